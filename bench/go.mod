@@ -1,0 +1,13 @@
+module staddle.internal/bench
+
+go 1.26.7
+
+require (
+	staddle.internal/kit v0.0.0
+	staddle.internal/proto v0.0.0
+)
+
+replace (
+	staddle.internal/kit => ../kit
+	staddle.internal/proto => ../proto
+)

@@ -1,0 +1,216 @@
+// Package config owns the schema of node.yaml, the places of files, and the
+// strict decoder that every file of ours goes through.
+//
+// All processes of a node read the same file; each uses its section. A file is
+// taken whole or refused whole: unknown keys, wrong types, doubled keys and
+// values out of bounds are reported together, each with file, line, key and what
+// to write instead. It must never fall back to a default because a value could
+// not be read, and never read the environment. Precedence is defaults, then
+// file, then flags; flags are applied by kit/process.
+package config
+
+import (
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// FormatVersion is the only version of node.yaml that this release reads.
+const FormatVersion = 1
+
+// Node is the whole of node.yaml.
+type Node struct {
+	// Version of the file's format; must be 1.
+	Version int `yaml:"version"`
+	// Name of the node, a DNS label. Default: the host name's first label.
+	Name string `yaml:"name"`
+	// Labels of the node.
+	Labels map[string]string `yaml:"labels"`
+	// Coordinator says how to reach the cluster.
+	Coordinator Coordinator `yaml:"coordinator"`
+	// Containerd is the runtime engine.
+	Containerd Containerd `yaml:"containerd"`
+	// Network is the node's own sandbox network.
+	Network Network `yaml:"network"`
+	// AllowHostNetwork lets sandboxes ask for the host's network.
+	AllowHostNetwork bool `yaml:"allow_host_network"`
+	// Images bounds where images come from.
+	Images Images `yaml:"images"`
+	// Logs bounds what the node keeps of workloads' output.
+	Logs Logs `yaml:"logs"`
+	// Sandboxes holds what is common to all sandboxes.
+	Sandboxes Sandboxes `yaml:"sandboxes"`
+	// Presence is the registration of the node.
+	Presence Presence `yaml:"presence"`
+	// Users says which system users are which process.
+	Users Users `yaml:"users"`
+	// Supervisor is the boot graph.
+	Supervisor Supervisor `yaml:"supervisor"`
+}
+
+// Coordinator is the link to the cluster. Empty paths lie below <etc>/pki.
+type Coordinator struct {
+	// Address is host:port of the coordinator.
+	Address string `yaml:"address"`
+	// CA is the file with the cluster's CA certificates.
+	CA string `yaml:"ca"`
+	// Certificate is the node's certificate file.
+	Certificate string `yaml:"certificate"`
+	// Key is the node's private key file.
+	Key string `yaml:"key"`
+}
+
+// Containerd is the runtime engine of the node.
+type Containerd struct {
+	// Managed means that the supervisor starts it.
+	Managed bool `yaml:"managed"`
+	// Address is its socket. Empty means <run>/containerd.sock.
+	Address string `yaml:"address"`
+	// Namespace in which our containers live.
+	Namespace string `yaml:"namespace"`
+}
+
+// Network is the sandbox network of the node.
+type Network struct {
+	// Bridge is the name of the bridge device, at most 15 bytes.
+	Bridge string `yaml:"bridge"`
+	// Subnet is the IPv4 network of sandboxes; its first address is the gateway.
+	Subnet netip.Prefix `yaml:"subnet"`
+	// Disable means that there is no sandbox network on this node.
+	Disable bool `yaml:"disable"`
+}
+
+// Images bounds where images come from.
+type Images struct {
+	// PlainHTTP lists registry hosts (host or host:port) that may be spoken to
+	// without TLS. Loopback always may.
+	PlainHTTP []string `yaml:"plain_http"`
+}
+
+// Logs bounds the output that is kept.
+type Logs struct {
+	// MaxSizePerStream is kept per stream; 64KiB to 1TiB.
+	MaxSizePerStream Size `yaml:"max_size_per_stream"`
+}
+
+// Sandboxes holds what is common to all sandboxes.
+type Sandboxes struct {
+	// CgroupParent is the cgroup below which all workloads live.
+	CgroupParent string `yaml:"cgroup_parent"`
+	// BootHold is how long starts after a reboot wait for the coordinator.
+	BootHold Duration `yaml:"boot_hold"`
+}
+
+// Presence is the registration of the node.
+type Presence struct {
+	// SessionTTL is after how long without renewal the session is lost.
+	SessionTTL Duration `yaml:"session_ttl"`
+	// HoldDown is how long a crashed capability may be away before READY falls.
+	HoldDown Duration `yaml:"hold_down"`
+}
+
+// Users says which system users are which process.
+type Users struct {
+	// FirstID is the first of a range of numeric ids, one per process in the
+	// order of Processes. 0 means that all processes run as one user.
+	FirstID int `yaml:"first_id"`
+	// AdminGroup is a group, by name or number, whose members are operators. A
+	// group that does not exist has no members.
+	AdminGroup string `yaml:"admin_group"`
+}
+
+// Processes lists the processes that have a user of their own, in the order of
+// their ids.
+func Processes() []string {
+	return []string{"clusteraccess", "storage", "storage-agent", "sandboxhost", "sandbox-agent", "presence", "coordinator"}
+}
+
+// ID returns the uid and gid of a process, and false when all share one user or
+// the name has none.
+func (u Users) ID(process string) (int, bool) {
+	if u.FirstID == 0 {
+		return 0, false
+	}
+	for i, name := range Processes() {
+		if name == process {
+			return u.FirstID + i, true
+		}
+	}
+	return 0, false
+}
+
+// DefaultNode returns the complete configuration of a node whose file says only
+// its version. Paths that depend on the root are empty until Resolve.
+func DefaultNode() Node {
+	return Node{
+		Version:     FormatVersion,
+		Name:        hostLabel(),
+		Coordinator: Coordinator{Address: "127.0.0.1:8443"},
+		Containerd:  Containerd{Managed: true, Namespace: "staddle"},
+		Network: Network{
+			Bridge: "staddle0",
+			Subnet: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 77, 0, 0}), 16),
+		},
+		Logs:      Logs{MaxSizePerStream: 64 << 20},
+		Sandboxes: Sandboxes{CgroupParent: "staddle.slice", BootHold: Duration(15 * time.Second)},
+		Presence: Presence{
+			SessionTTL: Duration(15 * time.Second),
+			HoldDown:   Duration(5 * time.Second),
+		},
+		Users: Users{AdminGroup: "staddle-admin"},
+		Supervisor: Supervisor{
+			Composition:  CompositionNode,
+			StartTimeout: Duration(60 * time.Second),
+			StopTimeout:  Duration(10 * time.Second),
+			Backoff: Backoff{
+				Initial: Duration(100 * time.Millisecond),
+				Cap:     Duration(10 * time.Second),
+				Stable:  Duration(60 * time.Second),
+			},
+		},
+	}
+}
+
+// hostLabel is the first label of the host name, lower-cased; "node" where the
+// system has no name that is a label.
+func hostLabel() string {
+	host, err := os.Hostname()
+	if err != nil {
+		return "node"
+	}
+	label, _, _ := strings.Cut(strings.ToLower(host), ".")
+	if !isLabel(label) {
+		return "node"
+	}
+	return label
+}
+
+// LoadNode reads node.yaml over the defaults. Everything wrong with it, also its
+// absence, is one *Error. Call Resolve before using paths.
+func LoadNode(path string) (*Node, error) {
+	n := DefaultNode()
+	data, err := ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	if err := Decode(path, data, &n); err != nil {
+		return nil, err
+	}
+	return &n, nil
+}
+
+// Resolve fills in the paths that the file left out.
+func (n *Node) Resolve(p Paths) {
+	fill := func(field *string, path string) {
+		if *field == "" {
+			*field = path
+		}
+	}
+	pki := filepath.Join(p.Etc(), "pki")
+	fill(&n.Coordinator.CA, filepath.Join(pki, "ca.crt"))
+	fill(&n.Coordinator.Certificate, filepath.Join(pki, "node.crt"))
+	fill(&n.Coordinator.Key, filepath.Join(pki, "node.key"))
+	fill(&n.Containerd.Address, filepath.Join(p.Run(), "containerd.sock"))
+}

@@ -1,0 +1,63 @@
+package config
+
+import (
+	"os"
+	"path/filepath"
+)
+
+// Paths says where everything of one node lies. The zero value is the place on a
+// real machine; a Root moves all of it, so that several nodes live on one.
+type Paths struct {
+	// Root is the folder given with --root. Empty means the system's own places.
+	Root string
+}
+
+func (p Paths) below(system, moved string) string {
+	if p.Root == "" {
+		return system
+	}
+	return filepath.Join(p.Root, moved)
+}
+
+// Etc is the folder of configuration: /etc/staddle or <root>/etc.
+func (p Paths) Etc() string { return p.below("/etc/staddle", "etc") }
+
+// Var is the folder of a process's durable data: /var/lib/staddle/<process> or
+// <root>/var/<process>.
+func (p Paths) Var(process string) string {
+	return filepath.Join(p.below("/var/lib/staddle", "var"), process)
+}
+
+// Run is the folder of sockets and everything that ends with the boot:
+// /run/staddle or <root>/run.
+func (p Paths) Run() string { return p.below("/run/staddle", "run") }
+
+// Socket is where a process serves: <run>/<process>.sock.
+func (p Paths) Socket(process string) string { return filepath.Join(p.Run(), process+".sock") }
+
+// Lock is the file a process locks while it uses its data folder.
+func (p Paths) Lock(process string) string { return filepath.Join(p.Var(process), "lock") }
+
+// NodeFile is the file that all processes of a node read.
+func (p Paths) NodeFile() string { return filepath.Join(p.Etc(), "node.yaml") }
+
+// CoordinatorFile is the file of the coordinator.
+func (p Paths) CoordinatorFile() string { return filepath.Join(p.Etc(), "coordinator.yaml") }
+
+// Bin is the folder of our binaries: the one this process was started from.
+func (p Paths) Bin() (string, error) {
+	exe, err := os.Executable()
+	if err != nil {
+		return "", err
+	}
+	return filepath.Dir(exe), nil
+}
+
+// Binary is the path of a process's binary, staddle-<process>, beside our own.
+func (p Paths) Binary(process string) (string, error) {
+	dir, err := p.Bin()
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(dir, "staddle-"+process), nil
+}

@@ -1,0 +1,174 @@
+package config
+
+import (
+	"fmt"
+	"net"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"time"
+)
+
+var label = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
+
+func isLabel(s string) bool { return label.MatchString(s) }
+
+// checks collects problems with the keys they belong to.
+type checks struct{ problems []Problem }
+
+func (c *checks) must(ok bool, key, text, remedy string) {
+	if !ok {
+		c.problems = append(c.problems, Problem{Key: key, Text: text, Remedy: remedy})
+	}
+}
+
+func (c *checks) between(key string, d Duration, least, most time.Duration) {
+	c.must(d.Std() >= least && d.Std() <= most, key, fmt.Sprintf("%s is out of bounds", d),
+		fmt.Sprintf("write a duration from %s to %s", Duration(least), Duration(most)))
+}
+
+func (c *checks) label(key, s string) {
+	c.must(isLabel(s), key, fmt.Sprintf("%q is no name", s),
+		"write 1 to 63 lower-case letters, digits and dashes, with a letter or digit at both ends")
+}
+
+func (c *checks) address(key, s string) {
+	host, port, err := net.SplitHostPort(s)
+	n, perr := strconv.Atoi(port)
+	c.must(err == nil && perr == nil && host != "" && n > 0 && n < 65536, key,
+		fmt.Sprintf("%q is no address", s), "write host:port, like 127.0.0.1:8443")
+}
+
+func (c *checks) absolute(key, s string) {
+	c.must(s == "" || filepath.IsAbs(s), key, fmt.Sprintf("%q is no absolute path", s), "begin it with /")
+}
+
+// Validate reports everything that the types of the fields cannot say.
+func (n *Node) Validate() []Problem {
+	c := &checks{}
+	c.must(n.Version == FormatVersion, "version", fmt.Sprintf("version %d of the file is not known", n.Version),
+		fmt.Sprintf("write %d", FormatVersion))
+	c.label("name", n.Name)
+	c.labels(n.Labels)
+	c.address("coordinator.address", n.Coordinator.Address)
+	c.absolute("coordinator.ca", n.Coordinator.CA)
+	c.absolute("coordinator.certificate", n.Coordinator.Certificate)
+	c.absolute("coordinator.key", n.Coordinator.Key)
+	c.absolute("containerd.address", n.Containerd.Address)
+	c.label("containerd.namespace", n.Containerd.Namespace)
+	c.network(n.Network)
+	c.images(n.Images)
+	c.must(n.Logs.MaxSizePerStream >= 64<<10 && n.Logs.MaxSizePerStream <= 1<<40, "logs.max_size_per_stream",
+		fmt.Sprintf("%s is out of bounds", n.Logs.MaxSizePerStream), "write a size from 64KiB to 1TiB")
+	c.must(slicePath.MatchString(n.Sandboxes.CgroupParent), "sandboxes.cgroup_parent",
+		fmt.Sprintf("%q is no cgroup", n.Sandboxes.CgroupParent), "write a name like staddle.slice")
+	c.between("sandboxes.boot_hold", n.Sandboxes.BootHold, 0, time.Hour)
+	c.between("presence.session_ttl", n.Presence.SessionTTL, 2*time.Second, 10*time.Minute)
+	c.between("presence.hold_down", n.Presence.HoldDown, 0, time.Minute)
+	c.must(n.Users.FirstID == 0 || n.Users.FirstID >= 100 && n.Users.FirstID <= 1<<30, "users.first_id",
+		fmt.Sprintf("%d is out of bounds", n.Users.FirstID), "write 0, or a number from 100 to 1073741824")
+	c.supervisor(n.Supervisor)
+	return append(c.problems, n.graphProblems()...)
+}
+
+var (
+	slicePath  = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$`)
+	device     = regexp.MustCompile(`^[a-z][a-z0-9.-]{0,14}$`)
+	labelKey   = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9_./-]{0,126}[A-Za-z0-9])?$`)
+	labelValue = regexp.MustCompile(`^([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?$`)
+	capability = regexp.MustCompile(`^CAP_[A-Z_]{2,40}$`)
+)
+
+func (c *checks) labels(labels map[string]string) {
+	c.must(len(labels) <= 64, "labels", fmt.Sprintf("%d labels are too many", len(labels)), "write at most 64")
+	for k, v := range labels {
+		c.must(labelKey.MatchString(k) && labelValue.MatchString(v), "labels."+k, fmt.Sprintf("%q: %q is no label", k, v),
+			"use letters, digits, dashes, dots and underscores, with a letter or digit at both ends")
+	}
+}
+
+func (c *checks) network(n Network) {
+	c.must(device.MatchString(n.Bridge), "network.bridge", fmt.Sprintf("%q is no device name", n.Bridge),
+		"write 1 to 15 lower-case letters, digits, dots and dashes")
+	ok := n.Subnet.IsValid() && n.Subnet.Addr().Is4() && n.Subnet.Bits() >= 8 && n.Subnet.Bits() <= 28
+	c.must(ok, "network.subnet", fmt.Sprintf("%s is no usable network", n.Subnet),
+		"write an IPv4 network from /8 to /28, like 10.77.0.0/16")
+	c.must(!ok || n.Subnet == n.Subnet.Masked(), "network.subnet", fmt.Sprintf("%s has host bits", n.Subnet),
+		"write "+n.Subnet.Masked().String())
+}
+
+func (c *checks) images(i Images) {
+	for k, host := range i.PlainHTTP {
+		c.must(host != "" && len(host) <= 255 && !regexp.MustCompile(`[/\s@]`).MatchString(host),
+			fmt.Sprintf("images.plain_http[%d]", k), fmt.Sprintf("%q is no registry host", host), "write host or host:port")
+	}
+}
+
+func (c *checks) supervisor(s Supervisor) {
+	c.must(s.Composition == CompositionNode || s.Composition == CompositionMachine, "supervisor.composition",
+		fmt.Sprintf("%q is not known", s.Composition), "write node or machine")
+	c.between("supervisor.start_timeout", s.StartTimeout, time.Second, time.Hour)
+	c.between("supervisor.stop_timeout", s.StopTimeout, time.Second, time.Hour)
+	c.between("supervisor.backoff.initial", s.Backoff.Initial, time.Millisecond, time.Minute)
+	c.between("supervisor.backoff.cap", s.Backoff.Cap, s.Backoff.Initial.Std(), time.Hour)
+	c.between("supervisor.backoff.stable", s.Backoff.Stable, time.Second, 24*time.Hour)
+	seen := map[string]bool{}
+	for i, comp := range s.Components {
+		key := fmt.Sprintf("supervisor.components[%d]", i)
+		c.component(key, comp)
+		c.must(!seen[comp.Name], key+".name", fmt.Sprintf("component %q is listed twice", comp.Name), "join the two")
+		seen[comp.Name] = true
+	}
+}
+
+func (c *checks) component(key string, comp Component) {
+	c.label(key+".name", comp.Name)
+	if comp.StartTimeout != 0 {
+		c.between(key+".start_timeout", comp.StartTimeout, time.Second, time.Hour)
+	}
+	if comp.StopTimeout != 0 {
+		c.between(key+".stop_timeout", comp.StopTimeout, time.Second, time.Hour)
+	}
+	known := slices.ContainsFunc(members(), func(m Component) bool { return m.Name == comp.Name })
+	c.must(known || comp.Disabled || len(comp.Command) > 0, key+".command", "a component of your own has no command",
+		"write its program and arguments as a list")
+	c.must(len(comp.Command) == 0 || comp.Command[0] != "", key+".command", "the program is empty", "write its path")
+	for i, name := range comp.Capabilities {
+		c.must(capability.MatchString(name), fmt.Sprintf("%s.capabilities[%d]", key, i),
+			fmt.Sprintf("%q is no capability", name), "write a name like CAP_NET_ADMIN")
+	}
+}
+
+// graphProblems reports needs that name nothing, and circles.
+func (n *Node) graphProblems() []Problem {
+	c := &checks{}
+	names := []string{ContainerdName, "coordinator"}
+	edges := map[string][]string{}
+	for _, comp := range n.Graph() {
+		names = append(names, comp.Name)
+		edges[comp.Name] = append(slices.Clone(comp.Needs), comp.OrderOnly...)
+	}
+	for i, comp := range n.Supervisor.Components {
+		names = append(names, comp.Name) // a disabled one may be named
+		for _, need := range append(slices.Clone(comp.Needs), comp.OrderOnly...) {
+			c.must(slices.Contains(names, need) || n.listed(need), fmt.Sprintf("supervisor.components[%d]", i),
+				fmt.Sprintf("%s needs %q, which is no component", comp.Name, need), nearestRemedy(need, names))
+		}
+	}
+	if circle := findCircle(edges); circle != "" {
+		c.must(false, "supervisor.components", "components need each other in a circle: "+circle, "remove one of these needs")
+	}
+	return c.problems
+}
+
+func (n *Node) listed(name string) bool {
+	return slices.ContainsFunc(n.Supervisor.Components, func(c Component) bool { return c.Name == name })
+}
+
+func nearestRemedy(name string, names []string) string {
+	if near := Nearest(name, names); near != "" {
+		return fmt.Sprintf("the nearest known component is %q", near)
+	}
+	return "name a component of this node"
+}

@@ -1,0 +1,258 @@
+package journal
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"strconv"
+	"time"
+
+	"go.etcd.io/bbolt"
+
+	"staddle.internal/kit/fault"
+)
+
+// metaBucket holds what the file says about itself.
+const metaBucket = "\x00journal"
+
+const (
+	metaKind    = "kind"
+	metaVersion = "version"
+)
+
+// errDamaged is in the chain of whatever means that the file, or a part, cannot
+// be what was written.
+var errDamaged = errors.New("damaged")
+
+// recoverFile opens the file of the journal, sets an unreadable one aside, and
+// makes a new one where there is none. The caller holds the lock.
+func recoverFile(o Options) (*bbolt.DB, Recovery, error) {
+	var rec Recovery
+	db, err := openExisting(o.Path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		rec.Fresh = true
+	case errors.Is(err, errDamaged):
+		rec.Fresh, rec.Damage = true, err.Error()
+		if rec.SetAside, err = setAside(o.Path); err != nil {
+			return nil, rec, err
+		}
+		o.Log.Warn("journal set aside", "path", o.Path, "set_aside", rec.SetAside, "reason", rec.Damage)
+	case err != nil:
+		return nil, rec, err
+	}
+	if rec.Fresh {
+		if db, err = create(o); err != nil {
+			return nil, rec, err
+		}
+	}
+	found, err := claim(db, o)
+	if err != nil {
+		return nil, rec, errors.Join(err, db.Close())
+	}
+	if !rec.Fresh {
+		rec.Version = found
+	}
+	return db, rec, nil
+}
+
+// settings of bbolt: the list of free pages is not stored but found by walking at
+// open, so that it cannot be wrong.
+func settings(readOnly bool) *bbolt.Options {
+	return &bbolt.Options{
+		ReadOnly:       readOnly,
+		Timeout:        lockWait,
+		NoFreelistSync: true,
+		FreelistType:   bbolt.FreelistMapType,
+		NoStatistics:   true,
+	}
+}
+
+// verify reads the whole file without changing it. It returns fs.ErrNotExist,
+// errDamaged, or that the question itself failed.
+func verify(path string) error {
+	info, err := os.Lstat(path)
+	if err != nil {
+		return err
+	}
+	if !info.Mode().IsRegular() {
+		return fault.New(fault.Invalid, "%s is no regular file, move it away", path)
+	}
+	if info.Size() == 0 {
+		return fmt.Errorf("file is empty: %w", errDamaged)
+	}
+	return damageOf(guardAll(func() error {
+		db, err := bbolt.Open(path, 0, settings(true))
+		if err != nil {
+			return err
+		}
+		return errors.Join(db.View(func(tx *bbolt.Tx) error { return walk(tx, info.Size()) }), db.Close())
+	}))
+}
+
+// walk reads every note.
+func walk(tx *bbolt.Tx, size int64) error {
+	if tx.Size() > size {
+		return fmt.Errorf("file has %d bytes of %d: %w", size, tx.Size(), errDamaged)
+	}
+	meta := tx.Bucket([]byte(metaBucket))
+	if meta == nil {
+		return fmt.Errorf("file has no kind and version: %w", errDamaged)
+	}
+	return tx.ForEach(func(name []byte, b *bbolt.Bucket) error {
+		return b.ForEach(func(k, stored []byte) error {
+			_, err := unseal(string(name), string(k), stored)
+			return err
+		})
+	})
+}
+
+// damageOf turns bbolt's words for an unreadable file into ours. All other errors
+// are failed questions: a disk that cannot be read may be readable later.
+func damageOf(err error) error {
+	for _, target := range []error{bbolt.ErrInvalid, bbolt.ErrVersionMismatch, bbolt.ErrChecksum} {
+		if errors.Is(err, target) {
+			return fmt.Errorf("%w: %w", err, errDamaged)
+		}
+	}
+	return err
+}
+
+// openExisting opens a file that verify could read.
+func openExisting(path string) (*bbolt.DB, error) {
+	if err := verify(path); err != nil {
+		return nil, err
+	}
+	return open(path)
+}
+
+// open opens a file for writing, and makes it if it is not there.
+func open(path string) (db *bbolt.DB, err error) {
+	err = guardAll(func() error {
+		db, err = bbolt.Open(path, 0o600, settings(false))
+		return err
+	})
+	return db, err
+}
+
+// create makes an empty journal under another name and moves it to its place, so
+// that a half-made one is never found there.
+func create(o Options) (*bbolt.DB, error) {
+	half := o.Path + ".new"
+	if err := os.Remove(half); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	db, err := open(half)
+	if err != nil {
+		return nil, err
+	}
+	err = db.Update(func(tx *bbolt.Tx) error { return stamp(tx, o) })
+	if err := errors.Join(err, db.Close()); err != nil {
+		return nil, err
+	}
+	if err := os.Rename(half, o.Path); err != nil {
+		return nil, err
+	}
+	if err := syncDir(filepath.Dir(o.Path)); err != nil {
+		return nil, err
+	}
+	return open(o.Path)
+}
+
+// stamp writes what the file says about itself.
+func stamp(tx *bbolt.Tx, o Options) error {
+	b, err := tx.CreateBucketIfNotExists([]byte(metaBucket))
+	if err != nil {
+		return err
+	}
+	version := []byte(strconv.Itoa(o.Version))
+	return errors.Join(
+		b.Put([]byte(metaKind), seal(metaBucket, metaKind, []byte(o.Kind))),
+		b.Put([]byte(metaVersion), seal(metaBucket, metaVersion, version)))
+}
+
+// claim checks that the file is of our kind and of a version that we can read,
+// makes it one of our version, and returns the one that it had.
+func claim(db *bbolt.DB, o Options) (found int, err error) {
+	err = db.View(func(btx *bbolt.Tx) (err error) {
+		tx := Tx{btx, &state{}}
+		kind := string(tx.Get(metaBucket, metaKind))
+		if found, err = strconv.Atoi(string(tx.Get(metaBucket, metaVersion))); err != nil {
+			return fmt.Errorf("read its version: %w", errors.Join(err, tx.st.damage))
+		}
+		return accept(o, kind, found)
+	})
+	if err != nil || found == o.Version {
+		return found, err
+	}
+	return found, db.Update(func(tx *bbolt.Tx) error { return stamp(tx, o) })
+}
+
+// accept decides whether a file of that kind and version may be used.
+func accept(o Options, kind string, version int) error {
+	switch {
+	case kind != o.Kind:
+		return fault.New(fault.Conflict, "it is a journal of %q, not of %q", kind, o.Kind)
+	case version > o.Version:
+		return fault.New(fault.Conflict, "its format %d is newer than %d: start the release that wrote it", version, o.Version)
+	case version < o.Version-1:
+		return fault.New(fault.Conflict, "its format %d is too old for %d: start a release in between first", version, o.Version)
+	}
+	return nil
+}
+
+// setAside moves the file out of the way, under a name that nothing has.
+func setAside(path string) (string, error) {
+	stem := path + ".bad-" + time.Now().UTC().Format("20060102T150405.000000Z")
+	name := stem
+	for i := 1; ; i++ {
+		if _, err := os.Lstat(name); errors.Is(err, fs.ErrNotExist) {
+			break
+		} else if err != nil {
+			return "", fmt.Errorf("set it aside: %w", err)
+		}
+		name = stem + "-" + strconv.Itoa(i)
+	}
+	if err := os.Rename(path, name); err != nil {
+		return "", fmt.Errorf("set it aside: %w", err)
+	}
+	return name, syncDir(filepath.Dir(path))
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// guard turns a fault on mapped memory, which is how the disk fails under bbolt,
+// into an error. Other panics pass.
+func guard(f func() error) (err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		switch p := recover().(type) {
+		case nil:
+		case interface{ Addr() uintptr }:
+			err = fmt.Errorf("read the file at %#x: %w", p.Addr(), errDamaged)
+		default:
+			panic(p)
+		}
+	}()
+	return f()
+}
+
+// guardAll turns every panic into damage: bbolt panics where a page is not what
+// it should be.
+func guardAll(f func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("%v: %w", p, errDamaged)
+		}
+	}()
+	return guard(f)
+}

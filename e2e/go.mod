@@ -7,6 +7,8 @@ require (
 	staddle.internal/proto v0.0.0
 )
 
+require github.com/google/go-containerregistry v0.22.1 // indirect
+
 replace (
 	staddle.internal/kit => ../kit
 	staddle.internal/proto => ../proto

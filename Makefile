@@ -1,0 +1,68 @@
+# Two commands do everything on a fresh machine: `make up` and `make test`.
+SHELL := /bin/bash
+BIN := $(CURDIR)/bin
+ROOT ?=
+VERSION ?= $(shell git describe --always --dirty 2>/dev/null || echo unknown)
+export PATH := $(BIN):$(PATH)
+GO_BUILD := go build -trimpath -ldflags "-s -w -X staddle.internal/kit/version.Version=$(VERSION)"
+MODULES := kit services/clusteraccess services/coordinator services/presence services/sandboxhost \
+	services/storage services/supervisor node cli
+TOOL := cd tools && GOWORK=off go build -trimpath -o $(BIN)/
+SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
+
+.DEFAULT_GOAL := help
+.PHONY: help up down build prereqs gen fmt lint test check bench clean FORCE
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+up: build ## build, start Staddle on this machine, run a first sandbox
+	@$(BIN)/staddle $(if $(ROOT),--root $(ROOT)) up
+
+down: build ## stop it and leave nothing running (data stays)
+	@$(BIN)/staddle $(if $(ROOT),--root $(ROOT)) down
+
+build: prereqs $(BIN)/containerd $(BIN)/containerd-shim-runc-v2 $(BIN)/runc $(BIN)/hello.tar ## build all binaries into bin/
+	@$(GO_BUILD) -o $(BIN)/ ./node/cmd/staddle-node ./services/coordinator/cmd/staddle-coordinator ./cli/cmd/staddle
+
+prereqs:
+	@tools/prereqs.sh
+
+$(BIN)/buf: tools/go.mod
+	@echo "building buf (minutes, once)" && $(TOOL) github.com/bufbuild/buf/cmd/buf
+$(BIN)/protoc-gen-go $(BIN)/protoc-gen-go-grpc &: tools/go.mod
+	@$(TOOL) google.golang.org/protobuf/cmd/protoc-gen-go google.golang.org/grpc/cmd/protoc-gen-go-grpc
+$(BIN)/golangci-lint: tools/go.mod
+	@echo "building golangci-lint (minutes, once)" && $(TOOL) github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+$(BIN)/grpcurl: tools/go.mod
+	@$(TOOL) github.com/fullstorydev/grpcurl/cmd/grpcurl
+$(BIN)/containerd $(BIN)/containerd-shim-runc-v2 &: tools/go.mod
+	@echo "building containerd (minutes, once)" && $(TOOL) github.com/containerd/containerd/v2/cmd/containerd github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2
+$(BIN)/runc: tools/go.mod
+	@echo "building runc" && cd tools && GOWORK=off go build -trimpath -tags seccomp -o $@ github.com/opencontainers/runc
+$(BIN)/hello.tar: FORCE
+	@go run ./e2e/cmd/mkimage -o $@ -name staddle.local/hello:1 -build ./e2e/cmd/hello
+
+third_party/buf/validate/validate.proto: tools/go.mod
+	@tools/third_party.sh
+
+gen: $(BIN)/buf $(BIN)/protoc-gen-go $(BIN)/protoc-gen-go-grpc third_party/buf/validate/validate.proto ## generate code from the contracts
+	@buf generate
+
+fmt: $(BIN)/buf third_party/buf/validate/validate.proto ## format Go and proto files
+	@gofmt -w $(MODULES) e2e bench && buf format -w proto
+
+lint: $(BIN)/buf $(BIN)/golangci-lint third_party/buf/validate/validate.proto ## check style of Go and proto files
+	@buf lint && buf format -d --exit-code proto >/dev/null && tools/lint.sh
+
+test: build ## run all tests as root: units, real containers, end to end
+	@$(SUDO) env "PATH=$$PATH" "HOME=$$HOME" GOFLAGS="$(GOFLAGS)" tools/test.sh
+
+check: ## what CI runs: generated code, lint, breaking changes, tests
+	@tools/check.sh
+
+bench: build ## measure against the floor: a table, and bench/result.json
+	@$(SUDO) env "PATH=$$PATH" "HOME=$$HOME" go run ./bench/cmd/bench -o bench/result.json
+
+clean: ## remove what was built
+	@rm -rf bin third_party bench/result.json

@@ -1,0 +1,163 @@
+// Command probe is the workload of the end-to-end tests and benchmarks: one
+// static program with a verb for each behaviour that they need.
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"strconv"
+	"syscall"
+	"time"
+)
+
+const usage = `probe VERB [ARG...]
+  sleep                  stay until SIGTERM, then exit 0
+  deaf                   stay and ignore SIGTERM
+  exit CODE [AFTER]      exit with CODE, after a while
+  die SIGNAL             end by SIGNAL
+  count EVERY            print a number per line for ever, from 0, one each EVERY
+  lines N                print N numbered lines and exit 0
+  env NAME               print a variable and stay
+  eat BYTES              use so much memory and stay
+  serve PORT             answer each line on tcp with itself
+  ask HOST:PORT TEXT     send a line, print the answer and stay
+  where                  print user, working directory and arguments and exit 0`
+
+func main() {
+	if len(os.Args) < 2 {
+		fail(usage)
+	}
+	verb, args := os.Args[1], os.Args[2:]
+	switch verb {
+	case "sleep":
+		stay()
+	case "deaf":
+		signal.Ignore(syscall.SIGTERM)
+		fmt.Println("deaf")
+		select {}
+	case "exit":
+		if len(args) > 1 {
+			time.Sleep(duration(args[1]))
+		}
+		os.Exit(number(args, 0))
+	case "die":
+		signal.Reset()
+		must(syscall.Kill(os.Getpid(), syscall.Signal(number(args, 0))))
+		select {}
+	case "count":
+		count(duration(args[0]))
+	case "lines":
+		w := bufio.NewWriter(os.Stdout)
+		for i := range number(args, 0) {
+			fmt.Fprintf(w, "line %d\n", i)
+		}
+		must(w.Flush())
+	case "env":
+		fmt.Printf("%s=%s\n", args[0], os.Getenv(args[0]))
+		stay()
+	case "eat":
+		eat(number(args, 0))
+	case "serve":
+		serve(args[0])
+	case "ask":
+		ask(args[0], args[1])
+	case "where":
+		dir, err := os.Getwd()
+		must(err)
+		fmt.Printf("uid=%d gid=%d dir=%s args=%q\n", os.Getuid(), os.Getgid(), dir, args)
+	default:
+		fail(usage)
+	}
+}
+
+// stay waits for SIGTERM. As the first process of a pid namespace it would
+// otherwise not be ended by it.
+func stay() {
+	stop := make(chan os.Signal, 1)
+	signal.Notify(stop, syscall.SIGTERM)
+	<-stop
+	os.Exit(0)
+}
+
+func count(every time.Duration) {
+	go stay()
+	for i := 0; ; i++ {
+		if _, err := fmt.Println(i); err != nil {
+			os.Exit(1)
+		}
+		time.Sleep(every)
+	}
+}
+
+func eat(n int) {
+	debug.SetGCPercent(-1)
+	b := make([]byte, n)
+	for i := 0; i < len(b); i += 4096 {
+		b[i] = 1
+	}
+	fmt.Printf("ate %d\n", n)
+	stay()
+}
+
+func serve(port string) {
+	l, err := net.Listen("tcp", ":"+port)
+	must(err)
+	go stay()
+	fmt.Println("serving")
+	for {
+		c, err := l.Accept()
+		must(err)
+		go func() {
+			_, _ = io.Copy(c, c)
+			_ = c.Close()
+		}()
+	}
+}
+
+func ask(address, text string) {
+	var c net.Conn
+	var err error
+	for range 100 {
+		if c, err = net.DialTimeout("tcp", address, time.Second); err == nil {
+			break
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	must(err)
+	fmt.Fprintln(c, text)
+	line, err := bufio.NewReader(c).ReadString('\n')
+	must(err)
+	fmt.Print("answer ", line)
+	stay()
+}
+
+func number(args []string, i int) int {
+	if i >= len(args) {
+		fail(usage)
+	}
+	n, err := strconv.Atoi(args[i])
+	must(err)
+	return n
+}
+
+func duration(s string) time.Duration {
+	d, err := time.ParseDuration(s)
+	must(err)
+	return d
+}
+
+func must(err error) {
+	if err != nil {
+		fail(err.Error())
+	}
+}
+
+func fail(text string) {
+	fmt.Fprintln(os.Stderr, text)
+	os.Exit(64)
+}

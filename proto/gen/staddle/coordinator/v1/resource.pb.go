@@ -883,8 +883,8 @@ type WatchResourcesResponse_Deleted struct {
 }
 
 type WatchResourcesResponse_Synced struct {
-	// All records that were there have been sent. The marker comes once, after
-	// the last of them.
+	// All records that were there, or all changes since the revision to resume
+	// from, have been sent. The marker comes once, after the last of them.
 	Synced *SnapshotMarker `protobuf:"bytes,3,opt,name=synced,proto3,oneof"`
 }
 
@@ -894,7 +894,7 @@ func (*WatchResourcesResponse_Deleted) isWatchResourcesResponse_Event() {}
 
 func (*WatchResourcesResponse_Synced) isWatchResourcesResponse_Event() {}
 
-// SnapshotMarker ends the records that were there when a watch began.
+// SnapshotMarker ends what a watch had to send to be up to date when it began.
 type SnapshotMarker struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Names the cluster's history. Another value means another cluster, or one

@@ -81,8 +81,9 @@ type ResourceServiceClient interface {
 	DeleteResource(ctx context.Context, in *DeleteResourceRequest, opts ...grpc.CallOption) (*DeleteResourceResponse, error)
 	// WatchResources sends all records that the caller may see, then a marker
 	// with their revision, then changes in the order of the history. With a
-	// revision to resume from it sends the changes after that one, without
-	// records or marker before. A node gets only its own. Safe to repeat.
+	// revision to resume from it sends the changes after that one up to now, then
+	// the marker, by which the caller knows that the history is the same and that
+	// it has caught up, then further changes. A node gets only its own. Safe to repeat.
 	// Returns Conflict with reason COMPACTED when the history since that
 	// revision is not kept any more, or when the reader is too slow: begin
 	// again without a revision; Unavailable while the mirror is not filled, and when the
@@ -226,8 +227,9 @@ type ResourceServiceServer interface {
 	DeleteResource(context.Context, *DeleteResourceRequest) (*DeleteResourceResponse, error)
 	// WatchResources sends all records that the caller may see, then a marker
 	// with their revision, then changes in the order of the history. With a
-	// revision to resume from it sends the changes after that one, without
-	// records or marker before. A node gets only its own. Safe to repeat.
+	// revision to resume from it sends the changes after that one up to now, then
+	// the marker, by which the caller knows that the history is the same and that
+	// it has caught up, then further changes. A node gets only its own. Safe to repeat.
 	// Returns Conflict with reason COMPACTED when the history since that
 	// revision is not kept any more, or when the reader is too slow: begin
 	// again without a revision; Unavailable while the mirror is not filled, and when the

@@ -24,6 +24,72 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// AttemptEnd says why an attempt ends, or has ended. It is decided once per
+// attempt, with the phase STOPPING.
+type AttemptEnd int32
+
+const (
+	// It does not end.
+	AttemptEnd_ATTEMPT_END_UNSPECIFIED AttemptEnd = 0
+	// The wish asks for it, or its disconnect policy does.
+	AttemptEnd_ATTEMPT_END_ASKED AttemptEnd = 1
+	// The wish has another spec.
+	AttemptEnd_ATTEMPT_END_REPLACED AttemptEnd = 2
+	// Containers ended by themselves.
+	AttemptEnd_ATTEMPT_END_EXITED AttemptEnd = 3
+	// A step of the attempt cannot succeed.
+	AttemptEnd_ATTEMPT_END_FAILED AttemptEnd = 4
+	// The machine was started anew.
+	AttemptEnd_ATTEMPT_END_REBOOT AttemptEnd = 5
+)
+
+// Enum value maps for AttemptEnd.
+var (
+	AttemptEnd_name = map[int32]string{
+		0: "ATTEMPT_END_UNSPECIFIED",
+		1: "ATTEMPT_END_ASKED",
+		2: "ATTEMPT_END_REPLACED",
+		3: "ATTEMPT_END_EXITED",
+		4: "ATTEMPT_END_FAILED",
+		5: "ATTEMPT_END_REBOOT",
+	}
+	AttemptEnd_value = map[string]int32{
+		"ATTEMPT_END_UNSPECIFIED": 0,
+		"ATTEMPT_END_ASKED":       1,
+		"ATTEMPT_END_REPLACED":    2,
+		"ATTEMPT_END_EXITED":      3,
+		"ATTEMPT_END_FAILED":      4,
+		"ATTEMPT_END_REBOOT":      5,
+	}
+)
+
+func (x AttemptEnd) Enum() *AttemptEnd {
+	p := new(AttemptEnd)
+	*p = x
+	return p
+}
+
+func (x AttemptEnd) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (AttemptEnd) Descriptor() protoreflect.EnumDescriptor {
+	return file_staddle_sandboxhost_v1_record_proto_enumTypes[0].Descriptor()
+}
+
+func (AttemptEnd) Type() protoreflect.EnumType {
+	return &file_staddle_sandboxhost_v1_record_proto_enumTypes[0]
+}
+
+func (x AttemptEnd) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use AttemptEnd.Descriptor instead.
+func (AttemptEnd) EnumDescriptor() ([]byte, []int) {
+	return file_staddle_sandboxhost_v1_record_proto_rawDescGZIP(), []int{0}
+}
+
 // Wish is an accepted wish for one sandbox as sandboxhost keeps it: in its
 // journal, and with every container that it makes. It is part of no RPC.
 type Wish struct {
@@ -132,9 +198,16 @@ type SandboxRecord struct {
 	// When the stop signal was sent, as time since boot. Unset outside a stop.
 	StopSentBoottime *durationpb.Duration `protobuf:"bytes,6,opt,name=stop_sent_boottime,json=stopSentBoottime,proto3" json:"stop_sent_boottime,omitempty"`
 	// Attempts in a row that ended before a stable minute; decides the back-off.
-	Failures      uint32 `protobuf:"varint,7,opt,name=failures,proto3" json:"failures,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Failures uint32 `protobuf:"varint,7,opt,name=failures,proto3" json:"failures,omitempty"`
+	// Hash of the spec that the current attempt is made for. Another one than
+	// that of the wish means that the attempt is to be replaced.
+	AttemptSpecHash string `protobuf:"bytes,8,opt,name=attempt_spec_hash,json=attemptSpecHash,proto3" json:"attempt_spec_hash,omitempty"`
+	// Why the current attempt ends. Unset while it does not.
+	End AttemptEnd `protobuf:"varint,9,opt,name=end,proto3,enum=staddle.sandboxhost.v1.AttemptEnd" json:"end,omitempty"`
+	// When all containers had been started, as time since boot. Unset before.
+	RunningSinceBoottime *durationpb.Duration `protobuf:"bytes,10,opt,name=running_since_boottime,json=runningSinceBoottime,proto3" json:"running_since_boottime,omitempty"`
+	unknownFields        protoimpl.UnknownFields
+	sizeCache            protoimpl.SizeCache
 }
 
 func (x *SandboxRecord) Reset() {
@@ -214,6 +287,27 @@ func (x *SandboxRecord) GetFailures() uint32 {
 		return x.Failures
 	}
 	return 0
+}
+
+func (x *SandboxRecord) GetAttemptSpecHash() string {
+	if x != nil {
+		return x.AttemptSpecHash
+	}
+	return ""
+}
+
+func (x *SandboxRecord) GetEnd() AttemptEnd {
+	if x != nil {
+		return x.End
+	}
+	return AttemptEnd_ATTEMPT_END_UNSPECIFIED
+}
+
+func (x *SandboxRecord) GetRunningSinceBoottime() *durationpb.Duration {
+	if x != nil {
+		return x.RunningSinceBoottime
+	}
+	return nil
 }
 
 // Tombstone says that a uid was removed and is not accepted again.
@@ -368,7 +462,7 @@ const file_staddle_sandboxhost_v1_record_proto_rawDesc = "" +
 	"generation\x124\n" +
 	"\x04spec\x18\x05 \x01(\v2 .staddle.resource.v1.SandboxSpecR\x04spec\x12;\n" +
 	"\vaccepted_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"acceptedAt\"\xdc\x02\n" +
+	"acceptedAt\"\x8f\x04\n" +
 	"\rSandboxRecord\x120\n" +
 	"\x04wish\x18\x01 \x01(\v2\x1c.staddle.sandboxhost.v1.WishR\x04wish\x12\x1a\n" +
 	"\bremoving\x18\x02 \x01(\bR\bremoving\x12:\n" +
@@ -376,7 +470,11 @@ const file_staddle_sandboxhost_v1_record_proto_rawDesc = "" +
 	"\aboot_id\x18\x04 \x01(\tR\x06bootId\x12C\n" +
 	"\x10next_at_boottime\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x0enextAtBoottime\x12G\n" +
 	"\x12stop_sent_boottime\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\x10stopSentBoottime\x12\x1a\n" +
-	"\bfailures\x18\a \x01(\rR\bfailures\"`\n" +
+	"\bfailures\x18\a \x01(\rR\bfailures\x12*\n" +
+	"\x11attempt_spec_hash\x18\b \x01(\tR\x0fattemptSpecHash\x124\n" +
+	"\x03end\x18\t \x01(\x0e2\".staddle.sandboxhost.v1.AttemptEndR\x03end\x12O\n" +
+	"\x16running_since_boottime\x18\n" +
+	" \x01(\v2\x19.google.protobuf.DurationR\x14runningSinceBoottime\"`\n" +
 	"\tTombstone\x129\n" +
 	"\n" +
 	"removed_at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\tremovedAt\x12\x18\n" +
@@ -386,7 +484,15 @@ const file_staddle_sandboxhost_v1_record_proto_rawDesc = "" +
 	"\x04wish\x18\x02 \x01(\v2\x1c.staddle.sandboxhost.v1.WishR\x04wish\x12\x18\n" +
 	"\aattempt\x18\x03 \x01(\x04R\aattempt\x12\x1c\n" +
 	"\tcontainer\x18\x04 \x01(\tR\tcontainer\x12\x1b\n" +
-	"\tspec_hash\x18\x05 \x01(\tR\bspecHashB\xe4\x01\n" +
+	"\tspec_hash\x18\x05 \x01(\tR\bspecHash*\xa2\x01\n" +
+	"\n" +
+	"AttemptEnd\x12\x1b\n" +
+	"\x17ATTEMPT_END_UNSPECIFIED\x10\x00\x12\x15\n" +
+	"\x11ATTEMPT_END_ASKED\x10\x01\x12\x18\n" +
+	"\x14ATTEMPT_END_REPLACED\x10\x02\x12\x16\n" +
+	"\x12ATTEMPT_END_EXITED\x10\x03\x12\x16\n" +
+	"\x12ATTEMPT_END_FAILED\x10\x04\x12\x16\n" +
+	"\x12ATTEMPT_END_REBOOT\x10\x05B\xe4\x01\n" +
 	"\x1acom.staddle.sandboxhost.v1B\vRecordProtoP\x01Z?staddle.internal/proto/gen/staddle/sandboxhost/v1;sandboxhostv1\xa2\x02\x03SSX\xaa\x02\x16Staddle.Sandboxhost.V1\xca\x02\x16Staddle\\Sandboxhost\\V1\xe2\x02\"Staddle\\Sandboxhost\\V1\\GPBMetadata\xea\x02\x18Staddle::Sandboxhost::V1b\x06proto3"
 
 var (
@@ -401,31 +507,35 @@ func file_staddle_sandboxhost_v1_record_proto_rawDescGZIP() []byte {
 	return file_staddle_sandboxhost_v1_record_proto_rawDescData
 }
 
+var file_staddle_sandboxhost_v1_record_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
 var file_staddle_sandboxhost_v1_record_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
 var file_staddle_sandboxhost_v1_record_proto_goTypes = []any{
-	(*Wish)(nil),                  // 0: staddle.sandboxhost.v1.Wish
-	(*SandboxRecord)(nil),         // 1: staddle.sandboxhost.v1.SandboxRecord
-	(*Tombstone)(nil),             // 2: staddle.sandboxhost.v1.Tombstone
-	(*ContainerNote)(nil),         // 3: staddle.sandboxhost.v1.ContainerNote
-	(*v1.SandboxSpec)(nil),        // 4: staddle.resource.v1.SandboxSpec
-	(*timestamppb.Timestamp)(nil), // 5: google.protobuf.Timestamp
-	(*v1.SandboxStatus)(nil),      // 6: staddle.resource.v1.SandboxStatus
-	(*durationpb.Duration)(nil),   // 7: google.protobuf.Duration
+	(AttemptEnd)(0),               // 0: staddle.sandboxhost.v1.AttemptEnd
+	(*Wish)(nil),                  // 1: staddle.sandboxhost.v1.Wish
+	(*SandboxRecord)(nil),         // 2: staddle.sandboxhost.v1.SandboxRecord
+	(*Tombstone)(nil),             // 3: staddle.sandboxhost.v1.Tombstone
+	(*ContainerNote)(nil),         // 4: staddle.sandboxhost.v1.ContainerNote
+	(*v1.SandboxSpec)(nil),        // 5: staddle.resource.v1.SandboxSpec
+	(*timestamppb.Timestamp)(nil), // 6: google.protobuf.Timestamp
+	(*v1.SandboxStatus)(nil),      // 7: staddle.resource.v1.SandboxStatus
+	(*durationpb.Duration)(nil),   // 8: google.protobuf.Duration
 }
 var file_staddle_sandboxhost_v1_record_proto_depIdxs = []int32{
-	4, // 0: staddle.sandboxhost.v1.Wish.spec:type_name -> staddle.resource.v1.SandboxSpec
-	5, // 1: staddle.sandboxhost.v1.Wish.accepted_at:type_name -> google.protobuf.Timestamp
-	0, // 2: staddle.sandboxhost.v1.SandboxRecord.wish:type_name -> staddle.sandboxhost.v1.Wish
-	6, // 3: staddle.sandboxhost.v1.SandboxRecord.status:type_name -> staddle.resource.v1.SandboxStatus
-	7, // 4: staddle.sandboxhost.v1.SandboxRecord.next_at_boottime:type_name -> google.protobuf.Duration
-	7, // 5: staddle.sandboxhost.v1.SandboxRecord.stop_sent_boottime:type_name -> google.protobuf.Duration
-	5, // 6: staddle.sandboxhost.v1.Tombstone.removed_at:type_name -> google.protobuf.Timestamp
-	0, // 7: staddle.sandboxhost.v1.ContainerNote.wish:type_name -> staddle.sandboxhost.v1.Wish
-	8, // [8:8] is the sub-list for method output_type
-	8, // [8:8] is the sub-list for method input_type
-	8, // [8:8] is the sub-list for extension type_name
-	8, // [8:8] is the sub-list for extension extendee
-	0, // [0:8] is the sub-list for field type_name
+	5,  // 0: staddle.sandboxhost.v1.Wish.spec:type_name -> staddle.resource.v1.SandboxSpec
+	6,  // 1: staddle.sandboxhost.v1.Wish.accepted_at:type_name -> google.protobuf.Timestamp
+	1,  // 2: staddle.sandboxhost.v1.SandboxRecord.wish:type_name -> staddle.sandboxhost.v1.Wish
+	7,  // 3: staddle.sandboxhost.v1.SandboxRecord.status:type_name -> staddle.resource.v1.SandboxStatus
+	8,  // 4: staddle.sandboxhost.v1.SandboxRecord.next_at_boottime:type_name -> google.protobuf.Duration
+	8,  // 5: staddle.sandboxhost.v1.SandboxRecord.stop_sent_boottime:type_name -> google.protobuf.Duration
+	0,  // 6: staddle.sandboxhost.v1.SandboxRecord.end:type_name -> staddle.sandboxhost.v1.AttemptEnd
+	8,  // 7: staddle.sandboxhost.v1.SandboxRecord.running_since_boottime:type_name -> google.protobuf.Duration
+	6,  // 8: staddle.sandboxhost.v1.Tombstone.removed_at:type_name -> google.protobuf.Timestamp
+	1,  // 9: staddle.sandboxhost.v1.ContainerNote.wish:type_name -> staddle.sandboxhost.v1.Wish
+	10, // [10:10] is the sub-list for method output_type
+	10, // [10:10] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_staddle_sandboxhost_v1_record_proto_init() }
@@ -438,13 +548,14 @@ func file_staddle_sandboxhost_v1_record_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_staddle_sandboxhost_v1_record_proto_rawDesc), len(file_staddle_sandboxhost_v1_record_proto_rawDesc)),
-			NumEnums:      0,
+			NumEnums:      1,
 			NumMessages:   4,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
 		GoTypes:           file_staddle_sandboxhost_v1_record_proto_goTypes,
 		DependencyIndexes: file_staddle_sandboxhost_v1_record_proto_depIdxs,
+		EnumInfos:         file_staddle_sandboxhost_v1_record_proto_enumTypes,
 		MessageInfos:      file_staddle_sandboxhost_v1_record_proto_msgTypes,
 	}.Build()
 	File_staddle_sandboxhost_v1_record_proto = out.File

@@ -64,7 +64,7 @@ func New() *Store {
 	s := &Store{socket: os.Getenv(EnvNotify)}
 	count, names, err := passedTo(os.Getpid(), os.Getenv)
 	s.fail(err)
-	for _, key := range []string{EnvFDs, EnvNames, EnvPID, EnvNotify} {
+	for _, key := range []string{EnvFDs, EnvNames, EnvPID, "LISTEN_PIDFDID", EnvNotify} {
 		s.fail(os.Unsetenv(key))
 	}
 	for i := range count {

@@ -8,7 +8,8 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -21,9 +22,9 @@ import (
 // DefaultMaxFiles is how many files one owner may leave with a Manager.
 const DefaultMaxFiles = 4096
 
-// receiveBuffer of the socket: without it the few messages that the kernel
-// queues may be held up by one large sender.
-const receiveBuffer = 1 << 20
+// maxNames bounds the names of one owner together, in bytes with separators: they
+// are passed in one variable, of which the kernel takes 128 KiB at most.
+const maxNames = 120 << 10
 
 // ManagerConfig says where a Manager listens and what it bounds.
 type ManagerConfig struct {
@@ -51,10 +52,25 @@ type ManagerDeps struct {
 	Log *slog.Logger
 }
 
-// Stored is one file that is kept.
+// Stored is one file that is kept. It is a bare number: as an os.File it would be
+// watched by the runtime, and every byte in a pipe would wake this process.
 type Stored struct {
 	Owner, Name string
-	File        *os.File // the manager's; do not close it
+	// FD is the manager's. It is close-on-exec.
+	FD int
+}
+
+// Env returns the variables for a child that finds files of these names from
+// number FirstFD on, and a Manager at socket. Empty ones are left out.
+func Env(socket string, names []string) []string {
+	var env []string
+	if len(names) > 0 {
+		env = append(env, EnvFDs+"="+strconv.Itoa(len(names)), EnvNames+"="+strings.Join(names, ":"))
+	}
+	if socket != "" {
+		env = append(env, EnvNotify+"="+socket)
+	}
+	return env
 }
 
 // Manager keeps files for processes that come and go. A new file of the same
@@ -147,9 +163,7 @@ func (m *Manager) listen(ctx context.Context) (*net.UnixConn, error) {
 func prepare(_, _ string, c syscall.RawConn) error {
 	var inner error
 	err := c.Control(func(fd uintptr) {
-		inner = errors.Join(
-			unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PASSCRED, 1),
-			unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer))
+		inner = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PASSCRED, 1)
 	})
 	return errors.Join(err, inner)
 }
@@ -163,103 +177,4 @@ func (m *Manager) SocketFile() (*os.File, error) {
 		return nil, fault.New(fault.Unavailable, "copy socket %s: not listening", m.cfg.Path)
 	}
 	return m.conn.File()
-}
-
-// Files lists what owner left, oldest first; the files stay the manager's.
-func (m *Manager) Files(owner string) []Stored {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return slices.Clone(m.stored[owner])
-}
-
-// All lists what everybody left.
-func (m *Manager) All() []Stored {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	var all []Stored
-	for _, files := range m.stored {
-		all = append(all, files...)
-	}
-	return all
-}
-
-// Put keeps a file for owner as if its process had sent it. The Manager owns f
-// from here on, also when it refuses: fault.Invalid for a wrong name,
-// fault.Exhausted if the owner has too many, fault.Unavailable after Close.
-func (m *Manager) Put(owner, name string, f *os.File) error {
-	old, err := m.put(Stored{owner, name, f})
-	if err != nil {
-		return errors.Join(fmt.Errorf("keep file %s of %s: %w", name, owner, err), f.Close())
-	}
-	if old != nil {
-		return old.Close()
-	}
-	return nil
-}
-
-// put returns the file whose place the new one took, if any.
-func (m *Manager) put(s Stored) (*os.File, error) {
-	if err := CheckName(s.Name); err != nil {
-		return nil, err
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.closed {
-		return nil, fault.New(fault.Unavailable, "store is closed")
-	}
-	files := m.stored[s.Owner]
-	if i := slices.IndexFunc(files, func(have Stored) bool { return have.Name == s.Name }); i >= 0 {
-		old := files[i].File
-		files[i] = s
-		return old, nil
-	}
-	if len(files) >= m.cfg.MaxFiles {
-		return nil, fault.New(fault.Exhausted, "%d files are kept already", len(files))
-	}
-	m.stored[s.Owner] = append(files, s)
-	return nil, nil
-}
-
-// Remove drops the file of that name; a missing one is none to drop.
-func (m *Manager) Remove(owner, name string) error {
-	return m.drop(owner, func(s Stored) bool { return s.Name == name })
-}
-
-// Forget drops all that owner left.
-func (m *Manager) Forget(owner string) error {
-	return m.drop(owner, func(Stored) bool { return true })
-}
-
-// Close drops everything, and refuses all that comes later.
-func (m *Manager) Close() error {
-	m.mu.Lock()
-	m.closed = true
-	m.mu.Unlock()
-	var errs []error
-	for _, s := range m.All() {
-		errs = append(errs, m.Remove(s.Owner, s.Name))
-	}
-	return errors.Join(errs...)
-}
-
-func (m *Manager) drop(owner string, which func(Stored) bool) error {
-	m.mu.Lock()
-	var dropped []Stored
-	kept := slices.DeleteFunc(slices.Clone(m.stored[owner]), func(s Stored) bool {
-		if which(s) {
-			dropped = append(dropped, s)
-			return true
-		}
-		return false
-	})
-	m.stored[owner] = kept
-	if len(kept) == 0 {
-		delete(m.stored, owner)
-	}
-	m.mu.Unlock()
-	var errs []error
-	for _, s := range dropped {
-		errs = append(errs, s.File.Close())
-	}
-	return errors.Join(errs...)
 }

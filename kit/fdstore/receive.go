@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 
 	"golang.org/x/sys/unix"
 
@@ -31,7 +30,7 @@ func (m *Manager) serveOne(conn *net.UnixConn) error {
 		files, err = m.obey(string(data[:n]), cred, files)
 	}
 	for _, f := range files { // whatever nobody took
-		err = errors.Join(err, f.Close())
+		err = errors.Join(err, unix.Close(f))
 	}
 	if err != nil {
 		m.deps.Log.Warn("notification refused", "peer_pid", cred.Pid, "err", err.Error())
@@ -41,7 +40,7 @@ func (m *Manager) serveOne(conn *net.UnixConn) error {
 
 // obey does what the message asks for and returns the files that were not kept.
 // A stranger is not worth a warning: anybody may send.
-func (m *Manager) obey(text string, cred unix.Ucred, files []*os.File) ([]*os.File, error) {
+func (m *Manager) obey(text string, cred unix.Ucred, files []int) ([]int, error) {
 	owner, ok := m.deps.Owner(int(cred.Pid), cred.Uid)
 	if !ok {
 		m.deps.Log.Debug("notification ignored", "peer_pid", cred.Pid)
@@ -68,9 +67,9 @@ func (m *Manager) obey(text string, cred unix.Ucred, files []*os.File) ([]*os.Fi
 
 // ancillary takes apart what came beside the text. All files are returned, with
 // an error too.
-func ancillary(control []byte) (unix.Ucred, []*os.File, error) {
+func ancillary(control []byte) (unix.Ucred, []int, error) {
 	var cred unix.Ucred
-	var files []*os.File
+	var files []int
 	parts, err := unix.ParseSocketControlMessage(control)
 	if err != nil {
 		return cred, nil, fmt.Errorf("read message: %w", err)
@@ -89,9 +88,7 @@ func ancillary(control []byte) (unix.Ucred, []*os.File, error) {
 			err = errors.Join(err, e)
 		case unix.SCM_RIGHTS:
 			fds, e := unix.ParseUnixRights(&parts[i])
-			for _, fd := range fds {
-				files = append(files, os.NewFile(uintptr(fd), "passed"))
-			}
+			files = append(files, fds...)
 			err = errors.Join(err, e)
 		}
 	}

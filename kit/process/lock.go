@@ -1,0 +1,65 @@
+package process
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"staddle.internal/kit/fault"
+	"staddle.internal/kit/leash"
+)
+
+// lockTimeout is how long a start waits for its predecessor, which may take as
+// long to end as its leash allows.
+const lockTimeout = leash.HardExit + time.Second
+
+// lock claims the data folder of a process. Two processes never hold it; the
+// kernel gives it back when the holder ends in any way.
+func lock(process, path string) (unlock func(), err error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock data folder: %w", err)
+	}
+	deadline := time.Now().Add(lockTimeout)
+	for {
+		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
+			return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), f.Close())
+		}
+		if time.Now().After(deadline) {
+			return nil, errors.Join(fault.New(fault.Conflict, "start %s: already running as pid %s, which holds %s", process, holder(f), path), f.Close())
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	if err := writePID(f); err != nil {
+		return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), f.Close())
+	}
+	return func() { _ = f.Close() }, nil // the lock ends with the descriptor, and nothing is lost
+}
+
+func writePID(f *os.File) error {
+	if err := f.Truncate(0); err != nil {
+		return err
+	}
+	_, err := f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
+	return err
+}
+
+// holder reads who holds the lock; it is only for the message.
+func holder(f *os.File) string {
+	text, err := io.ReadAll(io.NewSectionReader(f, 0, 32))
+	pid := strings.TrimSpace(string(text))
+	if err != nil || pid == "" {
+		return "unknown"
+	}
+	return pid
+}

@@ -1,0 +1,226 @@
+// Package rpc owns how processes of Staddle talk: their sockets, their servers,
+// their clients, who may call what, and how a process says whether it is ready.
+//
+// A server turns the kernel's word about its peer, or a verified certificate,
+// into a role, and admits a call only where the access rule of the method in the
+// contract names that role. A client repeats only what the contract calls
+// repeatable. It must never know a domain, never trust metadata from anybody but
+// clusteraccess, and never let the environment redirect a local call. In the
+// trail every arrow between two processes passes here.
+package rpc
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"net"
+	"runtime/debug"
+	"time"
+
+	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/recovery"
+	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/reflection"
+
+	processv1 "staddle.internal/proto/gen/staddle/process/v1"
+
+	"staddle.internal/kit/fault"
+	"staddle.internal/kit/logging"
+	"staddle.internal/kit/run"
+	"staddle.internal/kit/telemetry"
+)
+
+// Limits of every server and client.
+const (
+	// MaxMessageSize bounds a message in either direction.
+	MaxMessageSize = 4 << 20
+
+	maxStreams       = 1024 // per connection
+	maxHeaderSize    = 64 << 10
+	handshakeTimeout = 10 * time.Second
+	drainTimeout     = 3 * time.Second // for calls in flight when stopping
+)
+
+// keepalivePolicy is what a server allows and a client does. The client must
+// stay slower than the server allows, or idle connections are cut.
+type keepalivePolicy struct {
+	clientTime, clientTimeout time.Duration
+	serverMinTime             time.Duration
+}
+
+var keepaliveDefault = keepalivePolicy{
+	clientTime: 30 * time.Second, clientTimeout: 10 * time.Second,
+	serverMinTime: 10 * time.Second,
+}
+
+func (k keepalivePolicy) server() grpc.ServerOption {
+	return grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: k.serverMinTime, PermitWithoutStream: true})
+}
+
+func (k keepalivePolicy) client() grpc.DialOption {
+	return grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: k.clientTime, Timeout: k.clientTimeout})
+}
+
+// Interceptor is a pair of interceptors that do one thing.
+type Interceptor struct {
+	Unary  grpc.UnaryServerInterceptor
+	Stream grpc.StreamServerInterceptor
+}
+
+// ServerConfig says what a server is.
+type ServerConfig struct {
+	// Process and Version are what GetStatus answers.
+	Process, Version string
+	// Log gets one line per call.
+	Log *slog.Logger
+	// Peers turns local peers into roles.
+	Peers *Peers
+	// TLS is for listeners other than unix sockets. Nil refuses their
+	// connections. A certificate that was not verified gives no role.
+	TLS *tls.Config
+	// Status is shared with another server of the same process. Nil makes one.
+	Status *Status
+	// AnonymousRemote lists the full methods that a remote caller without
+	// certificate may call, such as the one to join.
+	AnonymousRemote []string
+	// AlwaysServed lists the services that answer before the process is ready.
+	// GetStatus, health and reflection always do.
+	AlwaysServed []string
+	// Options are further options, such as a handler of unknown services.
+	Options []grpc.ServerOption
+}
+
+// Server is a gRPC server with the interceptors of every process.
+type Server struct {
+	cfg          ServerConfig
+	grpc         *grpc.Server
+	status       *Status
+	methods      map[string]method
+	alwaysServed map[string]bool
+	extra        []Interceptor // innermost first
+	stop         context.CancelFunc
+	stopped      context.Context //nolint:containedctx // the end of all streams, not a request's
+}
+
+// NewServer makes a server that serves nothing yet. It fails if a contract linked
+// into this binary is wrong.
+func NewServer(cfg ServerConfig) (*Server, error) {
+	creds := &handshaker{peers: cfg.Peers}
+	if cfg.TLS != nil {
+		creds.tls = credentials.NewTLS(cfg.TLS)
+	}
+	return newServer(cfg, creds, keepaliveDefault)
+}
+
+func newServer(cfg ServerConfig, creds credentials.TransportCredentials, ka keepalivePolicy) (*Server, error) {
+	methods, err := contracts()
+	if err != nil {
+		return nil, err
+	}
+	if cfg.Status == nil {
+		cfg.Status = NewStatus(cfg.Process, cfg.Version)
+	}
+	s := &Server{cfg: cfg, status: cfg.Status, methods: methods, alwaysServed: map[string]bool{
+		processv1.ProcessService_ServiceDesc.ServiceName: true,
+	}}
+	s.AlwaysServe(cfg.AlwaysServed...)
+	s.stopped, s.stop = context.WithCancel(context.Background())
+	s.grpc = grpc.NewServer(s.options(creds, ka)...)
+	healthv1.RegisterHealthServer(s.grpc, s.status.health)
+	processv1.RegisterProcessServiceServer(s.grpc, s.status)
+	reflection.RegisterV1(s.grpc)
+	return s, nil
+}
+
+func (s *Server) options(creds credentials.TransportCredentials, ka keepalivePolicy) []grpc.ServerOption {
+	recoverer := recovery.WithRecoveryHandlerContext(s.recovered)
+	opts := []grpc.ServerOption{
+		grpc.Creds(creds),
+		ka.server(),
+		grpc.MaxRecvMsgSize(MaxMessageSize),
+		grpc.MaxConcurrentStreams(maxStreams),
+		grpc.MaxHeaderListSize(maxHeaderSize),
+		grpc.ConnectionTimeout(handshakeTimeout),
+		grpc.ChainUnaryInterceptor(recovery.UnaryServerInterceptor(recoverer), fault.UnaryServer, s.unary),
+		grpc.ChainStreamInterceptor(recovery.StreamServerInterceptor(recoverer), fault.StreamServer, s.stream),
+	}
+	if telemetry.Enabled() {
+		opts = append(opts, grpc.StatsHandler(otelgrpc.NewServerHandler()))
+	}
+	return append(opts, s.cfg.Options...)
+}
+
+func (s *Server) recovered(_ context.Context, p any) error {
+	s.cfg.Log.Error("handler panicked", logging.Err(fmt.Errorf("panic: %v\n%s", p, debug.Stack())))
+	return fault.ToStatus(fmt.Errorf("panic: %v", p))
+}
+
+// GRPC is where services are registered, before the member runs.
+func (s *Server) GRPC() *grpc.Server { return s.grpc }
+
+// Status is the state that health and GetStatus tell.
+func (s *Server) Status() *Status { return s.status }
+
+// Use adds an interceptor behind access, in the order of the calls, before the
+// member runs. Validation is added this way.
+func (s *Server) Use(i Interceptor) { s.extra = append([]Interceptor{i}, s.extra...) }
+
+// AlwaysServe exempts services from the refusal before the process is ready, by
+// full name, before the member runs.
+func (s *Server) AlwaysServe(services ...string) {
+	for _, name := range services {
+		s.alwaysServed[name] = true
+	}
+}
+
+// Member serves on the listeners until it is stopped. It is ready when they are
+// served, which is before the process is: health and GetStatus say why. When it
+// stops, open streams end with Unavailable at once, and calls in flight have
+// three seconds.
+func (s *Server) Member(listeners ...net.Listener) run.Member {
+	return run.Member{Name: "api", StopTimeout: drainTimeout + 2*time.Second, Run: func(ctx context.Context, ready func()) error {
+		return s.serve(ctx, ready, listeners)
+	}}
+}
+
+func (s *Server) serve(ctx context.Context, ready func(), listeners []net.Listener) error {
+	var names []string
+	for name := range s.grpc.GetServiceInfo() {
+		names = append(names, name)
+	}
+	s.status.follow(names)
+
+	serving := &servers{grpc: s.grpc, errs: make(chan error, 1)}
+	for _, l := range listeners {
+		serving.add(l)
+	}
+	ready()
+	err := s.guard(ctx, serving, listeners)
+	s.status.Stopping()
+	s.stop()
+	s.drain()
+	serving.wait()
+	return err
+}
+
+// drain lets calls in flight finish, within its limit.
+func (s *Server) drain() {
+	done := make(chan struct{})
+	go func() { // owned by drain: Stop makes it end
+		defer close(done)
+		s.grpc.GracefulStop()
+	}()
+	timer := time.NewTimer(drainTimeout)
+	defer timer.Stop()
+	select {
+	case <-done:
+	case <-timer.C:
+		s.cfg.Log.Warn("calls cut off", logging.Duration(drainTimeout))
+		s.grpc.Stop()
+		<-done
+	}
+}

@@ -1,0 +1,80 @@
+package link
+
+import (
+	"context"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	coordinatorv1 "staddle.internal/proto/gen/staddle/coordinator/v1"
+	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
+)
+
+// callTimeout bounds one question to the coordinator, so that a dead connection
+// is not taken for a slow answer.
+const callTimeout = 5 * time.Second
+
+// Coordinator is what of the coordinator this process forwards to. Its errors are
+// those of the coordinator; Unavailable while it cannot be reached.
+type Coordinator struct {
+	resources coordinatorv1.ResourceServiceClient
+	sessions  coordinatorv1.SessionServiceClient
+	instance  string
+}
+
+// NewCoordinator returns the coordinator at the end of a connection. instance
+// names this machine and boot.
+func NewCoordinator(conn grpc.ClientConnInterface, instance string) *Coordinator {
+	return &Coordinator{
+		resources: coordinatorv1.NewResourceServiceClient(conn),
+		sessions:  coordinatorv1.NewSessionServiceClient(conn),
+		instance:  instance,
+	}
+}
+
+// Session is an open session of this node.
+type Session struct {
+	// ID of the session, never 0.
+	ID int64
+	// TTL is how long it lasts from when the request was sent.
+	TTL time.Duration
+	// NodeUID is the uid of the node's record.
+	NodeUID string
+}
+
+// Resource asks for one record by uid.
+func (c *Coordinator) Resource(ctx context.Context, kind resourcev1.Kind, uid string) (*resourcev1.Resource, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	resp, err := c.resources.GetResource(ctx, &coordinatorv1.GetResourceRequest{
+		Kind: kind, Which: &coordinatorv1.GetResourceRequest_Uid{Uid: uid},
+	})
+	return resp.GetResource(), err
+}
+
+// UpdateStatus sends the status of one record.
+func (c *Coordinator) UpdateStatus(ctx context.Context, record *resourcev1.Resource) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	_, err := c.resources.UpdateResourceStatus(ctx, &coordinatorv1.UpdateResourceStatusRequest{Resource: record})
+	return err
+}
+
+// Renew keeps the session open, or opens one.
+func (c *Coordinator) Renew(ctx context.Context, session int64, ttl time.Duration) (Session, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	resp, err := c.sessions.RenewSession(ctx, &coordinatorv1.RenewSessionRequest{
+		SessionId: session, Ttl: durationpb.New(ttl), Instance: c.instance,
+	})
+	return Session{ID: resp.GetSessionId(), TTL: resp.GetTtl().AsDuration(), NodeUID: resp.GetNodeUid()}, err
+}
+
+// End ends the session.
+func (c *Coordinator) End(ctx context.Context, session int64, workloadsKept bool) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	_, err := c.sessions.EndSession(ctx, &coordinatorv1.EndSessionRequest{SessionId: session, WorkloadsKept: workloadsKept})
+	return err
+}

@@ -721,7 +721,7 @@ type WatchResourcesRequest struct {
 	// Only records of these kinds. Empty means all. At most 16.
 	Kinds []v1.Kind `protobuf:"varint,1,rep,packed,name=kinds,proto3,enum=staddle.resource.v1.Kind" json:"kinds,omitempty"`
 	// Only records with all these labels, as "key=value,key2=value2". Empty
-	// means all.
+	// means all. A record that loses one of them is sent as deleted.
 	LabelSelector string `protobuf:"bytes,2,opt,name=label_selector,json=labelSelector,proto3" json:"label_selector,omitempty"`
 	// Resume after this revision. 0 means: begin with all records.
 	ResumeAfterRevision uint64 `protobuf:"varint,3,opt,name=resume_after_revision,json=resumeAfterRevision,proto3" json:"resume_after_revision,omitempty"`
@@ -791,7 +791,8 @@ type WatchResourcesResponse struct {
 	//	*WatchResourcesResponse_Deleted
 	//	*WatchResourcesResponse_Synced
 	Event isWatchResourcesResponse_Event `protobuf_oneof:"event"`
-	// Position of this message in the history; resume from here.
+	// Position of this message in the history; resume from here. 0 in the records
+	// before the marker: who has not seen the marker begins again.
 	Revision      uint64 `protobuf:"varint,4,opt,name=revision,proto3" json:"revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -52,7 +52,8 @@ type ResourceServiceClient interface {
 	// begin again; Unavailable while the mirror is not filled.
 	ListResources(ctx context.Context, in *ListResourcesRequest, opts ...grpc.CallOption) (*ListResourcesResponse, error)
 	// CreateResource writes a new record; its spec is durable when it returns
-	// OK. Placement and status in the request are refused. Repeating it with the
+	// OK. Placement and status in the request are refused. To create the record
+	// of a node that was removed admits it again. Repeating it with the
 	// same request_id returns the record that was made; else it returns Exists.
 	// Returns Invalid if the record breaks a rule; Exists if the name is taken;
 	// Unavailable while the store cannot be reached.
@@ -198,7 +199,8 @@ type ResourceServiceServer interface {
 	// begin again; Unavailable while the mirror is not filled.
 	ListResources(context.Context, *ListResourcesRequest) (*ListResourcesResponse, error)
 	// CreateResource writes a new record; its spec is durable when it returns
-	// OK. Placement and status in the request are refused. Repeating it with the
+	// OK. Placement and status in the request are refused. To create the record
+	// of a node that was removed admits it again. Repeating it with the
 	// same request_id returns the record that was made; else it returns Exists.
 	// Returns Invalid if the record breaks a rule; Exists if the name is taken;
 	// Unavailable while the store cannot be reached.

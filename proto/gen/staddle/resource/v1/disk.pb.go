@@ -144,7 +144,7 @@ func (DiskLeasePhase) EnumDescriptor() ([]byte, []int) {
 // Disk is a durable volume. It outlives the sandboxes that use it.
 type Disk struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What is asked for. Written by the caller.
+	// What is asked for. Written by the caller. Left out in a report of status.
 	Spec *DiskSpec `protobuf:"bytes,1,opt,name=spec,proto3" json:"spec,omitempty"`
 	// Where it is and who may use it. Written by the coordinator; every change of
 	// holder is a compare-and-set.
@@ -411,7 +411,8 @@ func (x *DiskStatus) GetTornDownAt() *timestamppb.Timestamp {
 // DiskLease is the exclusive right of one sandbox to use one disk.
 type DiskLease struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What the right is about. Written by the coordinator.
+	// What the right is about. Written by the coordinator. Left out in a report
+	// of status.
 	Spec *DiskLeaseSpec `protobuf:"bytes,1,opt,name=spec,proto3" json:"spec,omitempty"`
 	// How far it got. Written by the node.
 	Status        *DiskLeaseStatus `protobuf:"bytes,2,opt,name=status,proto3" json:"status,omitempty"`
@@ -613,9 +614,9 @@ var File_staddle_resource_v1_disk_proto protoreflect.FileDescriptor
 
 const file_staddle_resource_v1_disk_proto_rawDesc = "" +
 	"\n" +
-	"\x1estaddle/resource/v1/disk.proto\x12\x13staddle.resource.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xbc\x01\n" +
-	"\x04Disk\x129\n" +
-	"\x04spec\x18\x01 \x01(\v2\x1d.staddle.resource.v1.DiskSpecB\x06\xbaH\x03\xc8\x01\x01R\x04spec\x12@\n" +
+	"\x1estaddle/resource/v1/disk.proto\x12\x13staddle.resource.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb4\x01\n" +
+	"\x04Disk\x121\n" +
+	"\x04spec\x18\x01 \x01(\v2\x1d.staddle.resource.v1.DiskSpecR\x04spec\x12@\n" +
 	"\tplacement\x18\x02 \x01(\v2\".staddle.resource.v1.DiskPlacementR\tplacement\x127\n" +
 	"\x06status\x18\x03 \x01(\v2\x1f.staddle.resource.v1.DiskStatusR\x06status\"K\n" +
 	"\bDiskSpec\x12?\n" +
@@ -632,9 +633,9 @@ const file_staddle_resource_v1_disk_proto_rawDesc = "" +
 	"\x05phase\x18\x03 \x01(\x0e2\x1e.staddle.resource.v1.DiskPhaseB\b\xbaH\x05\x82\x01\x02\x10\x01R\x05phase\x12\"\n" +
 	"\amessage\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80 R\amessage\x12<\n" +
 	"\ftorn_down_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"tornDownAt\"\x89\x01\n" +
-	"\tDiskLease\x12>\n" +
-	"\x04spec\x18\x01 \x01(\v2\".staddle.resource.v1.DiskLeaseSpecB\x06\xbaH\x03\xc8\x01\x01R\x04spec\x12<\n" +
+	"tornDownAt\"\x81\x01\n" +
+	"\tDiskLease\x126\n" +
+	"\x04spec\x18\x01 \x01(\v2\".staddle.resource.v1.DiskLeaseSpecR\x04spec\x12<\n" +
 	"\x06status\x18\x02 \x01(\v2$.staddle.resource.v1.DiskLeaseStatusR\x06status\"\xaf\x01\n" +
 	"\rDiskLeaseSpec\x12#\n" +
 	"\bdisk_uid\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x98\x01\x1aR\adiskUid\x12\x1b\n" +

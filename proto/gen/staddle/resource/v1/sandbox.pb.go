@@ -266,7 +266,7 @@ func (SandboxPhase) EnumDescriptor() ([]byte, []int) {
 // network, IPC and UTS namespaces.
 type Sandbox struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What is asked for. Written by the caller.
+	// What is asked for. Written by the caller. Left out in a report of status.
 	Spec *SandboxSpec `protobuf:"bytes,1,opt,name=spec,proto3" json:"spec,omitempty"`
 	// Where it runs. Written by the coordinator, once.
 	Placement *SandboxPlacement `protobuf:"bytes,2,opt,name=placement,proto3" json:"placement,omitempty"`
@@ -1278,9 +1278,9 @@ var File_staddle_resource_v1_sandbox_proto protoreflect.FileDescriptor
 
 const file_staddle_resource_v1_sandbox_proto_rawDesc = "" +
 	"\n" +
-	"!staddle/resource/v1/sandbox.proto\x12\x13staddle.resource.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xc8\x01\n" +
-	"\aSandbox\x12<\n" +
-	"\x04spec\x18\x01 \x01(\v2 .staddle.resource.v1.SandboxSpecB\x06\xbaH\x03\xc8\x01\x01R\x04spec\x12C\n" +
+	"!staddle/resource/v1/sandbox.proto\x12\x13staddle.resource.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xc0\x01\n" +
+	"\aSandbox\x124\n" +
+	"\x04spec\x18\x01 \x01(\v2 .staddle.resource.v1.SandboxSpecR\x04spec\x12C\n" +
 	"\tplacement\x18\x02 \x01(\v2%.staddle.resource.v1.SandboxPlacementR\tplacement\x12:\n" +
 	"\x06status\x18\x03 \x01(\v2\".staddle.resource.v1.SandboxStatusR\x06status\"\xc7\x06\n" +
 	"\vSandboxSpec\x12G\n" +

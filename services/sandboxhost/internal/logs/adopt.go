@@ -1,0 +1,128 @@
+package logs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"staddle.internal/kit/id"
+	"staddle.internal/kit/logging"
+	"staddle.internal/services/sandboxhost/internal/namespace"
+)
+
+// keptAttempts is of how many attempts of one container output is kept.
+const keptAttempts = 5
+
+// Adopt goes on with every stream that the process before left open: from the
+// read end that was kept, else from the FIFO if it is still there; else it is
+// closed. fresh says whether a container was made and not started, so that its
+// shim may not have opened its ends yet. It must be called once, after New.
+func (s *Store) Adopt(ctx context.Context, fresh func(uid id.Sandbox, container string, attempt uint64) bool) error {
+	kept := s.fds.Take(storedPrefix)
+	open, err := s.openStreams()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, k := range open {
+		if err := context.Cause(ctx); err != nil {
+			return err
+		}
+		st := s.stream(k)
+		pipe := kept[k.stored()]
+		delete(kept, k.stored())
+		if err := st.adopt(pipe, fresh(k.uid, k.container, k.attempt)); err != nil {
+			errs = append(errs, fmt.Errorf("adopt output of container %s of sandbox %s: %w", k.container, k.uid, err))
+		}
+	}
+	for name, f := range kept { // of streams that are closed or removed
+		s.log.Debug("stored file of no stream dropped", logging.Component(name))
+		errs = append(errs, f.Close(), s.fds.Remove(name))
+	}
+	return errors.Join(errs...)
+}
+
+func (st *stream) adopt(pipe *os.File, fresh bool) error {
+	_, err := os.Stat(st.fifo)
+	there := err == nil
+	switch {
+	case pipe != nil:
+		var guard *os.File
+		if fresh && there {
+			if guard, err = os.OpenFile(st.fifo, os.O_RDWR|unix.O_NONBLOCK, 0); err != nil {
+				return errors.Join(err, pipe.Close())
+			}
+		}
+		st.start(pipe, guard)
+		return nil
+	case there:
+		return st.reopen(fresh)
+	default:
+		return st.end()
+	}
+}
+
+// openStreams lists the streams that were not closed.
+func (s *Store) openStreams() ([]key, error) {
+	uids, err := s.Sandboxes()
+	if err != nil {
+		return nil, err
+	}
+	var open []key
+	for _, uid := range uids {
+		containers, err := os.ReadDir(filepath.Join(s.cfg.Dir, uid.Lower()))
+		if err != nil {
+			return nil, fmt.Errorf("list logs of sandbox %s: %w", uid, err)
+		}
+		for _, c := range containers {
+			attempts, err := s.Attempts(uid, c.Name())
+			if err != nil {
+				return nil, err
+			}
+			for _, attempt := range attempts {
+				for _, st := range s.pair(uid, c.Name(), attempt) {
+					if _, ended := st.more(); !ended {
+						open = append(open, st.key)
+					}
+				}
+			}
+		}
+	}
+	return open, nil
+}
+
+// Sandboxes lists those of which output is kept.
+func (s *Store) Sandboxes() ([]id.Sandbox, error) { return namespace.List(s.cfg.Dir) }
+
+// prune removes the output of attempts long before this one, so that a workload
+// that fails again and again does not fill the disk.
+func (s *Store) prune(uid id.Sandbox, container string, attempt uint64) error {
+	attempts, err := s.Attempts(uid, container)
+	if err != nil {
+		return err
+	}
+	for i, old := range attempts {
+		if old >= attempt || len(attempts)-i < keptAttempts {
+			continue
+		}
+		pair := s.pair(uid, container, old)
+		if pair[0].draining() || pair[1].draining() {
+			continue
+		}
+		if err := os.RemoveAll(filepath.Join(s.cfg.Dir, uid.Lower(), container, strconv.FormatUint(old, 10))); err != nil {
+			return fmt.Errorf("remove old output of sandbox %s: %w", uid, err)
+		}
+		s.mu.Lock()
+		delete(s.streams, pair[0].key)
+		delete(s.streams, pair[1].key)
+		s.mu.Unlock()
+		pair[0].remove()
+		pair[1].remove()
+	}
+	return nil
+}

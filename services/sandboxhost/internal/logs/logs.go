@@ -1,0 +1,227 @@
+// Package logs owns what workloads write: one FIFO per stream while a container
+// lives, and the segment files that keep its bytes.
+//
+// Bytes move from FIFO to file within the kernel, so that the death of this
+// process neither cuts nor repeats any; the FIFO's read end is kept by whoever
+// supervises us, so that a workload that ends meanwhile loses none. A byte has
+// the offset that it had in its stream, for ever: segments are named by it, the
+// oldest go when a stream exceeds its size, and what was thrown away because the
+// disk was full is a gap in the offsets. Followers read the files and are woken;
+// they never touch a FIFO.
+//
+// It must never make a change of state wait for output for more than DrainLimit,
+// and never leave a pipe unread while it can read it. In the trail it stands
+// beside create-container and delete-container.
+package logs
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+
+	"staddle.internal/kit/fault"
+	"staddle.internal/kit/id"
+	"staddle.internal/kit/logging"
+)
+
+// DrainLimit bounds how long the removal of a container waits for its output.
+const DrainLimit = 2 * time.Second
+
+const (
+	// maxSegment is how long a segment grows. A quarter of the stream's limit, if
+	// that is less, so that dropping one leaves most of the stream.
+	maxSegment = 8 << 20
+	minSegment = 16 << 10
+	parts      = 4
+)
+
+// Position says where a reader is.
+type Position struct {
+	// UID, Container and Attempt say whose output it is.
+	UID       id.Sandbox
+	Container string
+	Attempt   uint64
+	// Stdout and Stderr choose the streams.
+	Stdout, Stderr bool
+	// StdoutOffset and StderrOffset are the first bytes that are wanted.
+	StdoutOffset, StderrOffset int64
+}
+
+// Chunk is a piece of one stream.
+type Chunk struct {
+	// Stderr is true for a piece of standard error.
+	Stderr bool
+	// Offset of its first byte in the stream. A jump from the end of the chunk
+	// before says that the bytes between are not kept.
+	Offset int64
+	// Data is at most MaxChunk long, and valid until emit returns.
+	Data []byte
+	// At is about when it was written. Zero if that was lost.
+	At time.Time
+}
+
+// Config says where and how much is kept.
+type Config struct {
+	// Dir holds segments, below a folder per sandbox.
+	Dir string
+	// Run holds FIFOs, below the folder of each sandbox, and goes with the boot.
+	Run string
+	// MaxSize of one stream in bytes; the oldest segments go beyond it.
+	MaxSize int64
+}
+
+// Deps are what the store works with.
+type Deps struct {
+	// Log gets what was lost.
+	Log *slog.Logger
+	// FDs keeps the read ends over our death.
+	FDs Keeper
+}
+
+// Keeper keeps open files over the death of this process (kit/fdstore).
+type Keeper interface {
+	// Push keeps a copy of f; fault.Unavailable if nobody does.
+	Push(name string, f *os.File) error
+	// Remove lets go of it.
+	Remove(name string) error
+	// Take returns what was kept by the process before.
+	Take(prefix string) map[string]*os.File
+}
+
+// Store is the output of all sandboxes of one node.
+type Store struct {
+	cfg     Config
+	segment int64
+	log     *slog.Logger
+	fds     Keeper
+
+	mu      sync.Mutex
+	streams map[key]*stream
+	wg      sync.WaitGroup // one per drain
+}
+
+// key names one stream.
+type key struct {
+	uid       id.Sandbox
+	container string
+	attempt   uint64
+	stderr    bool
+}
+
+func (k key) name() string {
+	if k.stderr {
+		return "stderr"
+	}
+	return "stdout"
+}
+
+// stored is the name of the read end at the Keeper.
+func (k key) stored() string {
+	return fmt.Sprintf("%s%s-%s-%d-%s", storedPrefix, k.uid, k.container, k.attempt, k.name())
+}
+
+const storedPrefix = "log-"
+
+// New returns the store. It opens nothing.
+func New(cfg Config, deps Deps) *Store {
+	return &Store{
+		cfg: cfg, segment: max(minSegment, min(maxSegment, cfg.MaxSize/parts)),
+		log: deps.Log, fds: deps.FDs, streams: map[key]*stream{},
+	}
+}
+
+// stream returns the one of that name, which may be at rest.
+func (s *Store) stream(k key) *stream {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st, ok := s.streams[k]
+	if !ok {
+		st = newStream(k, s)
+		s.streams[k] = st
+	}
+	return st
+}
+
+func (s *Store) pair(uid id.Sandbox, container string, attempt uint64) [2]*stream {
+	return [2]*stream{
+		s.stream(key{uid, container, attempt, false}),
+		s.stream(key{uid, container, attempt, true}),
+	}
+}
+
+func (s *Store) dir(k key) string {
+	return filepath.Join(s.cfg.Dir, k.uid.Lower(), k.container, strconv.FormatUint(k.attempt, 10), k.name())
+}
+
+func (s *Store) fifo(k key) string {
+	name := fmt.Sprintf("%s-%d.%s", k.container, k.attempt, k.name())
+	return filepath.Join(s.cfg.Run, k.uid.Lower(), "io", name)
+}
+
+// Kept says whether anything that a sandbox wrote is kept.
+func (s *Store) Kept(uid id.Sandbox) (bool, error) {
+	_, err := os.Stat(filepath.Join(s.cfg.Dir, uid.Lower()))
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("look for logs of sandbox %s: %w", uid, err)
+	}
+	return true, nil
+}
+
+// Remove removes all that a sandbox wrote. Its readers come to an end. Safe to
+// repeat. Containers must be gone, else fault.Conflict.
+func (s *Store) Remove(uid id.Sandbox) error {
+	s.mu.Lock()
+	var ours []*stream
+	for k, st := range s.streams {
+		if k.uid == uid {
+			ours = append(ours, st)
+		}
+	}
+	s.mu.Unlock()
+	for _, st := range ours {
+		if st.draining() {
+			return fault.New(fault.Conflict, "remove logs of sandbox %s: container %s still writes", uid, st.key.container)
+		}
+	}
+	if err := os.RemoveAll(filepath.Join(s.cfg.Dir, uid.Lower())); err != nil {
+		return fmt.Errorf("remove logs of sandbox %s: %w", uid, err)
+	}
+	s.mu.Lock()
+	for _, st := range ours {
+		delete(s.streams, st.key)
+	}
+	s.mu.Unlock()
+	for _, st := range ours {
+		st.remove()
+	}
+	return nil
+}
+
+// Close stops all drains without ending the streams: the next process goes on
+// where they were.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	var errs []error
+	for _, st := range s.streams {
+		errs = append(errs, st.pause())
+	}
+	s.mu.Unlock()
+	s.wg.Wait()
+	return errors.Join(errs...)
+}
+
+func (s *Store) warn(message string, k key, attrs ...slog.Attr) {
+	args := []any{k.uid.Attr(), logging.Component(k.container), logging.Attempt(int64(k.attempt)), slog.String("stream", k.name())}
+	for _, a := range attrs {
+		args = append(args, a)
+	}
+	s.log.Warn(message, args...)
+}

@@ -1,0 +1,296 @@
+package logs
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"sort"
+	"strconv"
+	"strings"
+	"time"
+
+	"staddle.internal/kit/fault"
+	"staddle.internal/kit/id"
+)
+
+// MaxChunk is how much a Chunk carries at most.
+const MaxChunk = 32 << 10
+
+// Attempts lists the attempts of a container of which output is kept, ascending.
+// None is an answer, no error.
+func (s *Store) Attempts(uid id.Sandbox, container string) ([]uint64, error) {
+	entries, err := os.ReadDir(filepath.Join(s.cfg.Dir, uid.Lower(), container))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list attempts of container %s of sandbox %s: %w", container, uid, err)
+	}
+	var attempts []uint64
+	for _, e := range entries {
+		if n, err := strconv.ParseUint(e.Name(), 10, 64); err == nil {
+			attempts = append(attempts, n)
+		}
+	}
+	slices.Sort(attempts)
+	return attempts, nil
+}
+
+// Read sends what is kept of the chosen streams from the given offsets on, in
+// about the order in which it was written. With follow it goes on until the
+// streams are closed or removed, or ctx ends; without, until what is there now is
+// sent. An error of emit ends it and is returned. It returns fault.NotFound if
+// nothing is kept of that attempt.
+func (s *Store) Read(ctx context.Context, at Position, follow bool, emit func(Chunk) error) error {
+	if _, err := os.Stat(filepath.Join(s.cfg.Dir, at.UID.Lower(), at.Container, strconv.FormatUint(at.Attempt, 10))); err != nil {
+		return fault.New(fault.NotFound, "read logs of sandbox %s: no output of container %s in attempt %d is kept", at.UID, at.Container, at.Attempt)
+	}
+	pair := s.pair(at.UID, at.Container, at.Attempt)
+	var cursors []*cursor
+	if at.Stdout {
+		cursors = append(cursors, &cursor{st: pair[0], offset: at.StdoutOffset})
+	}
+	if at.Stderr {
+		cursors = append(cursors, &cursor{st: pair[1], offset: at.StderrOffset})
+	}
+	err := readAll(ctx, cursors, follow, emit)
+	for _, c := range cursors {
+		err = errors.Join(err, c.close())
+	}
+	return err
+}
+
+func readAll(ctx context.Context, cursors []*cursor, follow bool, emit func(Chunk) error) error {
+	for {
+		waits := make([]<-chan struct{}, 0, len(cursors))
+		for _, c := range cursors {
+			if more, ended := c.st.more(); !ended {
+				waits = append(waits, more)
+			}
+		}
+		if err := readKept(ctx, cursors, emit); err != nil {
+			return err
+		}
+		if !follow || len(waits) == 0 {
+			return nil
+		}
+		if err := waitAny(ctx, waits); err != nil {
+			return err
+		}
+	}
+}
+
+// waitAny waits for one of at most two.
+func waitAny(ctx context.Context, waits []<-chan struct{}) error {
+	var second <-chan struct{}
+	if len(waits) > 1 {
+		second = waits[1]
+	}
+	select {
+	case <-waits[0]:
+	case <-second:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	return nil
+}
+
+// readKept sends all that is there now, the older chunk of the streams first.
+func readKept(ctx context.Context, cursors []*cursor, emit func(Chunk) error) error {
+	for {
+		if err := context.Cause(ctx); err != nil {
+			return err
+		}
+		var oldest *cursor
+		for _, c := range cursors {
+			ok, err := c.fill(len(cursors) > 1)
+			if err != nil {
+				return err
+			}
+			if ok && (oldest == nil || c.chunk.At.Before(oldest.chunk.At)) {
+				oldest = c
+			}
+		}
+		if oldest == nil {
+			return nil
+		}
+		if err := emit(oldest.chunk); err != nil {
+			return err
+		}
+		oldest.offset = oldest.chunk.Offset + int64(len(oldest.chunk.Data))
+		oldest.chunk = Chunk{}
+	}
+}
+
+// cursor reads one stream.
+type cursor struct {
+	st     *stream
+	offset int64
+
+	file   *os.File
+	index  *os.File
+	start  int64 // of the open segment
+	buffer []byte
+	chunk  Chunk // read and not yet sent
+}
+
+// fill reads the next chunk unless one waits, and says whether there is one. With
+// timed it does not reach beyond one entry of the index.
+func (c *cursor) fill(timed bool) (bool, error) {
+	if len(c.chunk.Data) > 0 {
+		return true, nil
+	}
+	if c.buffer == nil {
+		c.buffer = make([]byte, MaxChunk)
+	}
+	for {
+		if c.file == nil {
+			if found, err := c.openAt(); err != nil || !found {
+				return false, err
+			}
+		}
+		at, until := c.timeOf(c.offset)
+		most := int64(MaxChunk)
+		if timed && until > c.offset {
+			most = min(most, until-c.offset)
+		}
+		n, err := c.file.ReadAt(c.buffer[:most], c.offset-c.start)
+		if n > 0 {
+			c.chunk = Chunk{Stderr: c.st.key.stderr, Offset: c.offset, Data: c.buffer[:n], At: at}
+			return true, nil
+		}
+		if !errors.Is(err, io.EOF) {
+			return false, fmt.Errorf("read log of sandbox %s: %w", c.st.key.uid, err)
+		}
+		if moved, err := c.toNext(); err != nil || !moved {
+			return false, err
+		}
+	}
+}
+
+// openAt opens the segment with the wanted offset, or the next one behind it.
+func (c *cursor) openAt() (bool, error) {
+	starts, err := segments(c.st.dir)
+	if err != nil || len(starts) == 0 {
+		return false, err
+	}
+	i, exact := slices.BinarySearch(starts, c.offset)
+	if !exact && i > 0 {
+		i--
+	}
+	return c.open(starts[i])
+}
+
+// toNext goes to the segment behind the open one, if there is one.
+func (c *cursor) toNext() (bool, error) {
+	starts, err := segments(c.st.dir)
+	if err != nil {
+		return false, err
+	}
+	i := sort.Search(len(starts), func(i int) bool { return starts[i] > c.start })
+	if i == len(starts) {
+		return false, nil
+	}
+	// The next one is there, so the open one is complete: look once more whether
+	// it grew since we met its end.
+	if info, err := c.file.Stat(); err == nil && c.offset-c.start < info.Size() {
+		return true, nil
+	}
+	if err := c.close(); err != nil {
+		return false, err
+	}
+	return c.open(starts[i])
+}
+
+func (c *cursor) open(start int64) (bool, error) {
+	file, err := os.Open(segmentPath(c.st.dir, start))
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil // dropped meanwhile; the next look finds another
+	}
+	if err != nil {
+		return false, fmt.Errorf("read log of sandbox %s: %w", c.st.key.uid, err)
+	}
+	index, err := os.Open(indexPath(c.st.dir, start))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return false, errors.Join(fmt.Errorf("read log index of sandbox %s: %w", c.st.key.uid, err), file.Close())
+	}
+	c.file, c.index, c.start = file, index, start
+	c.offset = max(c.offset, start)
+	return true, nil
+}
+
+func (c *cursor) close() error {
+	var errs []error
+	if c.file != nil {
+		errs = append(errs, c.file.Close())
+	}
+	if c.index != nil {
+		errs = append(errs, c.index.Close())
+	}
+	c.file, c.index = nil, nil
+	return errors.Join(errs...)
+}
+
+// timeOf finds when the byte at offset came, and up to which offset that holds.
+// Without an entry both are zero.
+func (c *cursor) timeOf(offset int64) (time.Time, int64) {
+	if c.index == nil {
+		return time.Time{}, 0
+	}
+	info, err := c.index.Stat()
+	if err != nil {
+		return time.Time{}, 0
+	}
+	count := int(info.Size() / entrySize)
+	i := sort.Search(count, func(i int) bool {
+		o, _ := c.entry(i)
+		return o > offset
+	})
+	if i == 0 {
+		return time.Time{}, 0
+	}
+	_, at := c.entry(i - 1)
+	var until int64
+	if i < count {
+		until, _ = c.entry(i)
+	}
+	return at, until
+}
+
+// entry reads one entry of the index. One that cannot be read lies beyond
+// everything, which costs a time and no byte.
+func (c *cursor) entry(i int) (int64, time.Time) {
+	var raw [entrySize]byte
+	if _, err := c.index.ReadAt(raw[:], int64(i)*entrySize); err != nil {
+		return 1<<63 - 1, time.Time{}
+	}
+	return int64(binary.BigEndian.Uint64(raw[:8])), time.Unix(0, int64(binary.BigEndian.Uint64(raw[8:])))
+}
+
+// segments lists the starts of the segments in dir, ascending.
+func segments(dir string) ([]int64, error) {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list log segments: %w", err)
+	}
+	var starts []int64
+	for _, e := range entries {
+		digits, ok := strings.CutSuffix(e.Name(), ".log")
+		if !ok {
+			continue
+		}
+		if start, err := strconv.ParseInt(digits, 10, 64); err == nil && start >= 0 {
+			starts = append(starts, start)
+		}
+	}
+	slices.Sort(starts)
+	return starts, nil
+}

@@ -1,0 +1,326 @@
+package logs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"staddle.internal/kit/fault"
+	"staddle.internal/kit/id"
+	"staddle.internal/kit/logging"
+)
+
+// closedMarker in the folder of a stream says that nothing more will come.
+const closedMarker = "closed"
+
+// pipeSize is how much a workload can write before it waits while nobody reads.
+const pipeSize = 1 << 20
+
+// stream is one of the two streams of one container's attempt.
+type stream struct {
+	key   key
+	store *Store
+	dir   string
+	fifo  string
+
+	mu    sync.Mutex // guards what follows
+	pipe  *os.File   // read end while it is drained
+	guard *os.File   // an end that keeps the pipe from looking ended before it began
+	done  chan struct{}
+	ended bool // nothing more will come
+	wake  chan struct{}
+}
+
+func newStream(k key, s *Store) *stream {
+	st := &stream{key: k, store: s, dir: s.dir(k), fifo: s.fifo(k), wake: make(chan struct{})}
+	_, err := os.Stat(filepath.Join(st.dir, closedMarker))
+	st.ended = err == nil
+	return st
+}
+
+// Pipes are the FIFOs of one container.
+type Pipes struct {
+	// Stdout and Stderr are the paths that the shim is given.
+	Stdout, Stderr string
+
+	streams [2]*stream
+}
+
+// Release says that the shim has opened the FIFOs, or never will: from now on
+// their end is the end of the output.
+func (p *Pipes) Release() error {
+	return errors.Join(p.streams[0].releaseGuard(), p.streams[1].releaseGuard())
+}
+
+// Open makes fresh FIFOs for a container that is about to be made, and reads
+// from them. Both read ends are with the Keeper when it returns. What an earlier
+// try left is replaced; its bytes stay.
+func (s *Store) Open(uid id.Sandbox, container string, attempt uint64) (*Pipes, error) {
+	if err := s.prune(uid, container, attempt); err != nil {
+		return nil, err
+	}
+	pair := s.pair(uid, container, attempt)
+	for _, st := range pair {
+		if err := st.open(); err != nil {
+			return nil, errors.Join(fmt.Errorf("open %s of container %s of sandbox %s: %w", st.key.name(), container, uid, err),
+				pair[0].end(), pair[1].end())
+		}
+	}
+	return &Pipes{Stdout: pair[0].fifo, Stderr: pair[1].fifo, streams: pair}, nil
+}
+
+// Started lets go of what Adopt held for a container that was made and not yet
+// started: the shim has its ends open.
+func (s *Store) Started(uid id.Sandbox, container string, attempt uint64) error {
+	pair := s.pair(uid, container, attempt)
+	return errors.Join(pair[0].releaseGuard(), pair[1].releaseGuard())
+}
+
+// Finish waits until all that a container wrote is in the files, for DrainLimit
+// at most, and ends its streams. Safe to repeat.
+func (s *Store) Finish(ctx context.Context, uid id.Sandbox, container string, attempt uint64) error {
+	ctx, cancel := context.WithTimeout(ctx, DrainLimit)
+	defer cancel()
+	pair := s.pair(uid, container, attempt)
+	var errs []error
+	for _, st := range pair {
+		errs = append(errs, st.releaseGuard())
+	}
+	for _, st := range pair {
+		if !st.wait(ctx) {
+			s.warn("output cut off", st.key, logging.Reason("something still holds the stream open"))
+		}
+		errs = append(errs, st.end())
+	}
+	return errors.Join(errs...)
+}
+
+// open makes the FIFO and starts to drain it.
+func (st *stream) open() error {
+	if err := errors.Join(st.releaseGuard(), st.pause()); err != nil {
+		return err
+	}
+	for _, dir := range []string{st.dir, filepath.Dir(st.fifo)} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return err
+		}
+	}
+	for _, old := range []string{st.fifo, filepath.Join(st.dir, closedMarker)} {
+		if err := os.Remove(old); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+	}
+	if err := unix.Mkfifo(st.fifo, 0o600); err != nil {
+		return fmt.Errorf("make fifo %s: %w", st.fifo, err)
+	}
+	return st.reopen(true)
+}
+
+// reopen opens the FIFO that is there, with a guard if the shim may not have it
+// open yet, and starts to drain it.
+func (st *stream) reopen(guarded bool) error {
+	var guard *os.File
+	if guarded {
+		var err error
+		if guard, err = os.OpenFile(st.fifo, os.O_RDWR|unix.O_NONBLOCK, 0); err != nil {
+			return err
+		}
+	}
+	pipe, err := os.OpenFile(st.fifo, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err == nil {
+		err = errors.Join(widen(pipe), st.keep(pipe))
+		if err != nil {
+			err = errors.Join(err, pipe.Close())
+		}
+	}
+	if err != nil {
+		if guard != nil {
+			err = errors.Join(err, guard.Close())
+		}
+		return err
+	}
+	st.start(pipe, guard)
+	return nil
+}
+
+// keep hands the read end to the Keeper. Without one, or with one that does not
+// answer, output may be lost if we die: that is worth a line, and no reason to
+// refuse a workload.
+func (st *stream) keep(pipe *os.File) error {
+	err := st.store.fds.Push(st.key.stored(), pipe)
+	if errors.Is(err, fault.Unavailable) {
+		st.store.log.Debug("output unprotected", st.key.uid.Attr(), logging.Err(err))
+		return nil
+	}
+	return err
+}
+
+// widen makes the pipe hold pipeSize. Where the user's share of pipe memory is
+// used up it stays as it is.
+func widen(pipe *os.File) error {
+	raw, err := pipe.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var inner error
+	err = raw.Control(func(fd uintptr) { _, inner = unix.FcntlInt(fd, unix.F_SETPIPE_SZ, pipeSize) })
+	if errors.Is(inner, unix.EPERM) || errors.Is(inner, unix.EBUSY) {
+		inner = nil
+	}
+	return errors.Join(err, inner)
+}
+
+// start drains the pipe in a goroutine that the store owns and Close waits for.
+func (st *stream) start(pipe, guard *os.File) {
+	done := make(chan struct{})
+	st.mu.Lock()
+	st.pipe, st.guard, st.done, st.ended = pipe, guard, done, false
+	st.mu.Unlock()
+	st.store.wg.Go(func() {
+		defer close(done)
+		st.drain(pipe)
+	})
+}
+
+func (st *stream) draining() bool {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return st.pipe != nil
+}
+
+func (st *stream) releaseGuard() error {
+	st.mu.Lock()
+	guard := st.guard
+	st.guard = nil
+	st.mu.Unlock()
+	if guard == nil {
+		return nil
+	}
+	return guard.Close()
+}
+
+// wait returns true when the drain came to the end before ctx did.
+func (st *stream) wait(ctx context.Context) bool {
+	st.mu.Lock()
+	done := st.done
+	st.mu.Unlock()
+	if done == nil {
+		return true
+	}
+	select {
+	case <-done:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// pause stops the drain and leaves the stream open.
+func (st *stream) pause() error {
+	st.mu.Lock()
+	pipe, done := st.pipe, st.done
+	st.pipe = nil
+	st.mu.Unlock()
+	if pipe == nil {
+		return nil
+	}
+	err := pipe.Close() // wakes the drain
+	<-done
+	if errors.Is(err, os.ErrClosed) {
+		return nil
+	}
+	return err
+}
+
+// end stops the drain and closes the stream for good. Safe to repeat.
+func (st *stream) end() error {
+	err := errors.Join(st.releaseGuard(), st.pause())
+	st.mu.Lock()
+	already := st.ended
+	st.mu.Unlock()
+	if already {
+		return err
+	}
+	return errors.Join(err, st.markEnded())
+}
+
+// markEnded notes that nothing more will come, tells followers, and lets go of
+// FIFO and read end. A disk that is too full for the note does not matter now:
+// this process knows, and the next one finds no FIFO.
+func (st *stream) markEnded() error {
+	var errs []error
+	if _, err := os.Stat(st.dir); err == nil {
+		marker := filepath.Join(st.dir, closedMarker)
+		if err := os.WriteFile(marker, nil, 0o600); err != nil && !errors.Is(err, unix.ENOSPC) {
+			errs = append(errs, err)
+		}
+	}
+	st.mu.Lock()
+	st.ended = true
+	st.notifyLocked()
+	st.mu.Unlock()
+	if err := st.store.fds.Remove(st.key.stored()); err != nil {
+		st.store.warn("stored file not dropped", st.key, logging.Err(err))
+	}
+	if err := os.Remove(st.fifo); err != nil && !errors.Is(err, os.ErrNotExist) {
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// remove tells followers that nothing is kept any more.
+func (st *stream) remove() {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.ended = true
+	st.notifyLocked()
+}
+
+// notifyLocked wakes all who wait for more.
+func (st *stream) notifyLocked() {
+	close(st.wake)
+	st.wake = make(chan struct{})
+}
+
+func (st *stream) notify() {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.notifyLocked()
+}
+
+// more returns what closes when there is more, and whether there will be none.
+func (st *stream) more() (<-chan struct{}, bool) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return st.wake, st.ended
+}
+
+// drain moves bytes until the end of the stream, or until the pipe is closed
+// under it.
+func (st *stream) drain(pipe *os.File) {
+	w := newWriter(st)
+	ended := w.copyAll(pipe)
+	if err := w.close(); err != nil {
+		st.store.warn("segment not closed", st.key, logging.Err(err))
+	}
+	if !ended {
+		return
+	}
+	st.mu.Lock()
+	mine := st.pipe == pipe
+	if mine {
+		st.pipe = nil
+	}
+	st.mu.Unlock()
+	if !mine {
+		return // stopped meanwhile
+	}
+	if err := errors.Join(pipe.Close(), st.markEnded()); err != nil {
+		st.store.warn("stream not closed", st.key, logging.Err(err))
+	}
+}

@@ -1,0 +1,346 @@
+package logs
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"staddle.internal/kit/logging"
+)
+
+const (
+	// batch is the most that is moved at once.
+	batch = 1 << 20
+	// An entry of the index is written when indexEvery has passed and at least
+	// indexBytes came, or indexLate has passed: so the index never outgrows what it
+	// is about.
+	indexEvery = 10 * time.Millisecond
+	indexLate  = time.Second
+	indexBytes = entrySize
+	// entrySize of the index: offset and time, eight bytes each.
+	entrySize = 16
+	// fullPause is how long bytes are thrown away before the disk is tried again.
+	fullPause = time.Second
+)
+
+// writer appends to the segments of one stream. One goroutine has it.
+type writer struct {
+	st     *stream
+	starts []int64 // of all segments, ascending
+	file   *os.File
+	index  *os.File
+	start  int64 // of the open segment
+	end    int64 // of the stream: the offset of the next byte
+
+	indexedAt  time.Time
+	indexedEnd int64
+	plainCopy  bool // this filesystem does not take splice
+	buffer     []byte
+
+	thrown    int64 // bytes thrown away since the disk is full
+	pauseEnds time.Time
+}
+
+func newWriter(st *stream) *writer { return &writer{st: st} }
+
+// copyAll moves everything until the pipe ends (true) or is closed (false).
+func (w *writer) copyAll(pipe *os.File) bool {
+	for {
+		n, err := w.step(pipe)
+		if errors.Is(err, os.ErrClosed) {
+			return false
+		}
+		if err != nil {
+			w.st.store.warn("output unreadable", w.st.key, logging.Err(err))
+			return true
+		}
+		if n == 0 {
+			w.tellThrown()
+			return true
+		}
+		w.st.notify()
+	}
+}
+
+// step moves one batch into a segment, or throws it away when there is no room.
+// Zero is the end of the pipe. Only what is wrong with the pipe is an error.
+func (w *writer) step(pipe *os.File) (int64, error) {
+	if w.thrown > 0 && time.Now().Before(w.pauseEnds) {
+		return w.throwAway(pipe)
+	}
+	for {
+		err := w.ensureSegment()
+		var n int64
+		if err == nil {
+			n, err = w.move(pipe)
+			if n > 0 {
+				w.note(n)
+				return n, nil
+			}
+		}
+		if err == nil || isPipeError(err) {
+			return 0, err
+		}
+		if w.makeRoom(err) {
+			continue
+		}
+		w.st.store.warn("output thrown away", w.st.key, logging.Err(err))
+		w.pauseEnds = time.Now().Add(fullPause)
+		return w.throwAway(pipe)
+	}
+}
+
+// move splices from the pipe into the open segment.
+func (w *writer) move(pipe *os.File) (int64, error) {
+	at := w.end - w.start
+	room := min(batch, w.st.store.segment-at)
+	if w.plainCopy {
+		return w.copy(pipe, at, room)
+	}
+	raw, err := pipe.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	target, err := w.file.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	var n int64
+	var spliceErr error
+	err = raw.Read(func(from uintptr) bool {
+		controlErr := target.Control(func(to uintptr) {
+			offset := at
+			n, spliceErr = unix.Splice(int(from), nil, int(to), &offset, int(room), unix.SPLICE_F_NONBLOCK|unix.SPLICE_F_MOVE)
+		})
+		spliceErr = errors.Join(spliceErr, controlErr)
+		return !errors.Is(spliceErr, unix.EAGAIN) && !errors.Is(spliceErr, unix.EINTR)
+	})
+	if err != nil {
+		return 0, &pipeError{err}
+	}
+	if errors.Is(spliceErr, unix.EINVAL) {
+		w.plainCopy = true
+		return w.copy(pipe, at, room)
+	}
+	return n, spliceErr
+}
+
+// copy is move for a filesystem without splice.
+func (w *writer) copy(pipe *os.File, at, room int64) (int64, error) {
+	n, err := w.read(pipe, room)
+	if err != nil || n == 0 {
+		return 0, err
+	}
+	written, err := w.file.WriteAt(w.buffer[:n], at)
+	if written < n { // what was read is lost: it counts
+		w.thrown += int64(n - written)
+	}
+	if written == 0 {
+		return 0, err
+	}
+	return int64(written), nil
+}
+
+// read reads into the buffer. Zero is the end.
+func (w *writer) read(pipe *os.File, most int64) (int, error) {
+	if w.buffer == nil {
+		w.buffer = make([]byte, MaxChunk)
+	}
+	n, err := pipe.Read(w.buffer[:min(int64(len(w.buffer)), most)])
+	if errors.Is(err, io.EOF) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, &pipeError{err}
+	}
+	return n, nil
+}
+
+// throwAway reads on without a place to put it. The offsets go on, so that a
+// reader sees the gap.
+func (w *writer) throwAway(pipe *os.File) (int64, error) {
+	if err := w.closeSegment(); err != nil {
+		w.st.store.warn("segment not closed", w.st.key, logging.Err(err))
+	}
+	n, err := w.read(pipe, batch)
+	w.thrown += int64(n)
+	w.end += int64(n)
+	return int64(n), err
+}
+
+// note writes an entry of the index if one is due, and counts the bytes.
+func (w *writer) note(n int64) {
+	w.tellThrown()
+	before := w.end
+	w.end += n
+	now := time.Now()
+	since := now.Sub(w.indexedAt)
+	due := since >= indexLate || since >= indexEvery && before-w.indexedEnd >= indexBytes
+	if !due {
+		return
+	}
+	entry := binary.BigEndian.AppendUint64(nil, uint64(before))
+	entry = binary.BigEndian.AppendUint64(entry, uint64(now.UnixNano()))
+	if _, err := w.index.Write(entry); err != nil {
+		return // costs a time, no byte; a torn entry is cut off at the next opening
+	}
+	w.indexedAt, w.indexedEnd = now, before
+}
+
+// tellThrown reports once what a full disk has cost.
+func (w *writer) tellThrown() {
+	if w.thrown == 0 {
+		return
+	}
+	w.st.store.warn("output lost", w.st.key, slog.Int64("bytes", w.thrown))
+	w.thrown = 0
+}
+
+// ensureSegment opens the segment that the next byte belongs to.
+func (w *writer) ensureSegment() error {
+	if w.file != nil && w.end-w.start < w.st.store.segment {
+		return nil
+	}
+	if w.file == nil && w.end == 0 {
+		if err := w.resume(); err != nil {
+			return err
+		}
+		if w.file != nil {
+			return nil
+		}
+	}
+	if err := w.closeSegment(); err != nil {
+		return err
+	}
+	for len(w.starts) > 0 && w.end-w.starts[0] > w.st.store.cfg.MaxSize-w.st.store.segment {
+		if err := w.dropOldest(); err != nil {
+			return err
+		}
+	}
+	return w.openSegment(w.end)
+}
+
+// resume goes on behind what an earlier writer left.
+func (w *writer) resume() error {
+	starts, err := segments(w.st.dir)
+	if err != nil || len(starts) == 0 {
+		return err
+	}
+	w.starts = starts
+	last := starts[len(starts)-1]
+	info, err := os.Stat(segmentPath(w.st.dir, last))
+	if err != nil {
+		return err
+	}
+	w.end = last + info.Size()
+	if info.Size() >= w.st.store.segment {
+		return nil
+	}
+	w.starts = starts[:len(starts)-1]
+	if err := w.openSegment(last); err != nil {
+		w.starts = starts
+		return err
+	}
+	return nil
+}
+
+// openSegment opens segment and index that begin at start. The segment is not
+// opened for appending: the kernel refuses to splice into such a file.
+func (w *writer) openSegment(start int64) error {
+	file, err := os.OpenFile(segmentPath(w.st.dir, start), os.O_WRONLY|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	index, err := os.OpenFile(indexPath(w.st.dir, start), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return errors.Join(err, file.Close())
+	}
+	if info, statErr := index.Stat(); statErr == nil && info.Size()%entrySize != 0 {
+		err = index.Truncate(info.Size() - info.Size()%entrySize)
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("mend index: %w", err), file.Close(), index.Close())
+	}
+	w.file, w.index, w.start = file, index, start
+	w.starts = append(w.starts, start)
+	w.indexedAt = time.Time{}
+	return nil
+}
+
+// closeSegment closes the open one; an empty one is removed.
+func (w *writer) closeSegment() error {
+	if w.file == nil {
+		return nil
+	}
+	info, statErr := w.file.Stat()
+	err := errors.Join(statErr, w.file.Close(), w.index.Close())
+	w.file, w.index = nil, nil
+	if statErr == nil && info.Size() == 0 {
+		w.starts = w.starts[:len(w.starts)-1]
+		err = errors.Join(err, removeSegment(w.st.dir, w.start))
+	}
+	return err
+}
+
+func (w *writer) close() error { return w.closeSegment() }
+
+// makeRoom drops the oldest segment if the disk is full and there is another one
+// than the open one.
+func (w *writer) makeRoom(err error) bool {
+	if !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EDQUOT) {
+		return false
+	}
+	closed := len(w.starts)
+	if w.file != nil {
+		closed--
+	}
+	if closed < 1 {
+		return false
+	}
+	if err := w.dropOldest(); err != nil {
+		w.st.store.warn("segment not dropped", w.st.key, logging.Err(err))
+		return false
+	}
+	return true
+}
+
+func (w *writer) dropOldest() error {
+	oldest := w.starts[0]
+	w.starts = w.starts[1:]
+	return removeSegment(w.st.dir, oldest)
+}
+
+// pipeError tells what is wrong with the pipe from what is wrong with the disk.
+type pipeError struct{ error }
+
+func (p *pipeError) Unwrap() error { return p.error }
+
+func isPipeError(err error) bool {
+	_, ok := errors.AsType[*pipeError](err)
+	return ok
+}
+
+func segmentPath(dir string, start int64) string {
+	return filepath.Join(dir, fmt.Sprintf("%020d.log", start))
+}
+
+func indexPath(dir string, start int64) string {
+	return filepath.Join(dir, fmt.Sprintf("%020d.index", start))
+}
+
+func removeSegment(dir string, start int64) error {
+	var errs []error
+	for _, path := range []string{segmentPath(dir, start), indexPath(dir, start)} {
+		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,229 @@
+// Package namespace owns the pinned namespaces of sandboxes: network, IPC and
+// UTS, each a bind mount of a namespace file that keeps it alive without any
+// process, and the shared memory that all containers of a sandbox see.
+//
+// They are made on a thread of their own that ends with its namespaces, so that
+// no other goroutine ever runs inside one. All paths derive from the uid of the
+// sandbox. It must never enter a namespace to change it after it was made (the
+// address is the network's business), and never trust a file for being there: a
+// pin that was unmounted is an empty regular file that opens without error.
+//
+// In the trail it is what the engine does in the step pin-namespaces, and undoes
+// in release-sandbox.
+package namespace
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"staddle.internal/kit/fault"
+	"staddle.internal/kit/id"
+)
+
+// Kind is a kind of namespace, as its file in /proc is called.
+type Kind string
+
+// The kinds that a sandbox has. The pid namespace belongs to each container.
+const (
+	Net Kind = "net"
+	IPC Kind = "ipc"
+	UTS Kind = "uts"
+)
+
+// shmOptions bound the shared memory of one sandbox.
+const shmOptions = "mode=1777,size=67108864"
+
+// Pins are the namespaces of all sandboxes of one node.
+type Pins struct {
+	dir string
+}
+
+// Wanted says which namespaces a sandbox has.
+type Wanted struct {
+	// Network is false with the node's own network.
+	Network bool
+	// Hostname inside the UTS namespace.
+	Hostname string
+}
+
+func (w Wanted) kinds() []Kind {
+	if w.Network {
+		return []Kind{Net, IPC, UTS}
+	}
+	return []Kind{IPC, UTS}
+}
+
+// New returns the pins below dir, which holds one folder per sandbox. It opens
+// nothing.
+func New(dir string) *Pins { return &Pins{dir: dir} }
+
+// Dir is the folder of one sandbox, which goes with the boot.
+func (p *Pins) Dir(uid id.Sandbox) string { return filepath.Join(p.dir, uid.Lower()) }
+
+// Path is where a namespace of a sandbox is pinned.
+func (p *Pins) Path(uid id.Sandbox, k Kind) string {
+	return filepath.Join(p.Dir(uid), string(k))
+}
+
+// Shm is where the shared memory of a sandbox is mounted.
+func (p *Pins) Shm(uid id.Sandbox) string { return filepath.Join(p.Dir(uid), "shm") }
+
+// Open makes the folder of all sandboxes and keeps its mounts to itself, so that
+// a copy in another mount namespace cannot hold a namespace alive. Safe to repeat.
+func (p *Pins) Open() error {
+	if err := os.MkdirAll(p.dir, 0o711); err != nil {
+		return fmt.Errorf("make folder of namespaces: %w", err)
+	}
+	mounted, err := isMount(p.dir)
+	if err != nil {
+		return fmt.Errorf("open folder of namespaces: %w", err)
+	}
+	if !mounted {
+		if err := unix.Mount(p.dir, p.dir, "", unix.MS_BIND, ""); err != nil {
+			return fmt.Errorf("mount folder of namespaces %s: %w", p.dir, err)
+		}
+	}
+	if err := unix.Mount("", p.dir, "", unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("make mounts of %s private: %w", p.dir, err)
+	}
+	return nil
+}
+
+// Close undoes Open, for a node that is taken down. Pins must be gone.
+func (p *Pins) Close() error {
+	mounted, err := isMount(p.dir)
+	if err != nil || !mounted {
+		return ignore(err, os.ErrNotExist)
+	}
+	if err := unix.Unmount(p.dir, unix.MNT_DETACH); err != nil {
+		return fmt.Errorf("unmount folder of namespaces %s: %w", p.dir, err)
+	}
+	return nil
+}
+
+// Ensure makes the namespaces and the shared memory of a sandbox, or leaves them
+// if they are whole. What is there in part is made anew.
+func (p *Pins) Ensure(uid id.Sandbox, w Wanted) error {
+	whole, err := p.Whole(uid, w.Network)
+	if err != nil || whole {
+		return err
+	}
+	if err := p.unpin(uid); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(p.Dir(uid), 0o711); err != nil {
+		return fmt.Errorf("make folder of sandbox %s: %w", uid, err)
+	}
+	err = p.pin(uid, w)
+	if err == nil {
+		err = p.mountShm(uid)
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("pin namespaces of sandbox %s: %w", uid, err), p.unpin(uid))
+	}
+	return nil
+}
+
+// Whole says whether all namespaces of a sandbox are pinned and its shared
+// memory is mounted.
+func (p *Pins) Whole(uid id.Sandbox, network bool) (bool, error) {
+	for _, k := range (Wanted{Network: network}).kinds() {
+		pinned, err := isPin(p.Path(uid, k))
+		if err != nil || !pinned {
+			return false, err
+		}
+	}
+	mounted, err := isMount(p.Shm(uid))
+	return mounted, ignore(err, os.ErrNotExist)
+}
+
+// Release removes all of a sandbox's folder: pins, shared memory, and what else
+// was put into it. Safe to repeat.
+func (p *Pins) Release(uid id.Sandbox) error {
+	if err := p.unpin(uid); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(p.Dir(uid)); err != nil {
+		return fmt.Errorf("remove folder of sandbox %s: %w", uid, err)
+	}
+	return nil
+}
+
+// Sandboxes lists the sandboxes that have a folder.
+func (p *Pins) Sandboxes() ([]id.Sandbox, error) { return List(p.dir) }
+
+// unpin lets go of namespaces and shared memory.
+func (p *Pins) unpin(uid id.Sandbox) error {
+	var errs []error
+	for _, path := range []string{p.Path(uid, Net), p.Path(uid, IPC), p.Path(uid, UTS), p.Shm(uid)} {
+		errs = append(errs, detach(path))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("unpin namespaces of sandbox %s: %w", uid, err)
+	}
+	return nil
+}
+
+func (p *Pins) mountShm(uid id.Sandbox) error {
+	path := p.Shm(uid)
+	if err := os.Mkdir(path, 0o1777); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	flags := uintptr(unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC)
+	if err := unix.Mount("shm", path, "tmpfs", flags, shmOptions); err != nil {
+		return fmt.Errorf("mount shared memory: %w", err)
+	}
+	return nil
+}
+
+// detach unmounts whatever is mounted on path, as often as something is, and
+// removes it.
+func detach(path string) error {
+	for {
+		err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+		if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) {
+			break // nothing (more) is mounted there
+		}
+		if err != nil {
+			return fmt.Errorf("unmount %s: %w", path, err)
+		}
+	}
+	return ignore(os.Remove(path), os.ErrNotExist)
+}
+
+// isPin says whether a namespace is mounted on path.
+func isPin(path string) (bool, error) {
+	var st unix.Statfs_t
+	err := unix.Statfs(path, &st)
+	if errors.Is(err, unix.ENOENT) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("look at namespace %s: %w", path, err)
+	}
+	return st.Type == unix.NSFS_MAGIC, nil
+}
+
+// isMount says whether path is the root of a mount.
+func isMount(path string) (bool, error) {
+	var st unix.Statx_t
+	err := unix.Statx(unix.AT_FDCWD, path, unix.AT_SYMLINK_NOFOLLOW, 0, &st)
+	if err != nil {
+		return false, &os.PathError{Op: "statx", Path: path, Err: err}
+	}
+	if st.Attributes_mask&unix.STATX_ATTR_MOUNT_ROOT == 0 {
+		return false, fault.New(fault.Internal, "look at mount %s: this kernel cannot tell; Linux 5.8 or later is needed", path)
+	}
+	return st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0, nil
+}
+
+func ignore(err, expected error) error {
+	if errors.Is(err, expected) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,164 @@
+package network
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"staddle.internal/kit/fault"
+	"staddle.internal/kit/id"
+	"staddle.internal/kit/journal"
+)
+
+// claim returns the address of a sandbox, and gives it a free one first if it has
+// none. The claim is durable before anybody uses the address.
+func (n *Network) claim(uid id.Sandbox) (netip.Addr, error) {
+	n.mu.Lock()
+	if addr, ok := n.byUID[uid]; ok {
+		n.mu.Unlock()
+		return addr, nil
+	}
+	ledger := n.ledger
+	if ledger == nil {
+		n.mu.Unlock()
+		return netip.Addr{}, fault.New(fault.Unavailable, "claim address of sandbox %s: the network is not ready yet", uid)
+	}
+	addr, ok := next(n.cfg.Subnet, n.last, func(a netip.Addr) bool { _, used := n.byAddr[a]; return used })
+	if !ok {
+		n.mu.Unlock()
+		return netip.Addr{}, fault.New(fault.Exhausted, "claim address of sandbox %s: all addresses of %s are in use", uid, n.cfg.Subnet)
+	}
+	n.byUID[uid], n.byAddr[addr], n.last = addr, uid, addr
+	n.mu.Unlock()
+
+	err := ledger.Update(func(tx journal.Tx) error { return tx.Put(bucket, string(uid), []byte(addr.String())) })
+	if err != nil {
+		n.forget(uid)
+		return netip.Addr{}, fmt.Errorf("claim address of sandbox %s: %w", uid, err)
+	}
+	return addr, nil
+}
+
+// free gives the address of a sandbox back: in the ledger first, so that it is
+// never free here while noted there.
+func (n *Network) free(uid id.Sandbox) error {
+	n.mu.Lock()
+	ledger := n.ledger
+	_, held := n.byUID[uid]
+	n.mu.Unlock()
+	if !held {
+		return nil
+	}
+	if ledger == nil {
+		return fault.New(fault.Unavailable, "free address of sandbox %s: the network is not ready yet", uid)
+	}
+	if err := ledger.Update(func(tx journal.Tx) error { return tx.Delete(bucket, string(uid)) }); err != nil {
+		return fmt.Errorf("free address of sandbox %s: %w", uid, err)
+	}
+	n.forget(uid)
+	return nil
+}
+
+func (n *Network) forget(uid id.Sandbox) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	addr := n.byUID[uid]
+	delete(n.byUID, uid)
+	if n.byAddr[addr] == uid {
+		delete(n.byAddr, addr)
+	}
+}
+
+// next finds the first free address behind last, and goes round once. The
+// network's own, the bridge's and the broadcast address are never free. A freed
+// address comes up again as late as possible, so that nobody takes a new sandbox
+// for an old one.
+func next(subnet netip.Prefix, last netip.Addr, used func(netip.Addr) bool) (netip.Addr, bool) {
+	first := subnet.Masked().Addr().Next().Next()
+	free := func(a netip.Addr) bool {
+		return subnet.Contains(a) && subnet.Contains(a.Next()) && !used(a)
+	}
+	if !subnet.Contains(last) || last.Less(first) {
+		last = first.Prev()
+	}
+	for a := last.Next(); subnet.Contains(a); a = a.Next() {
+		if free(a) {
+			return a, true
+		}
+	}
+	for a := first; a.Compare(last) <= 0; a = a.Next() {
+		if free(a) {
+			return a, true
+		}
+	}
+	return netip.Addr{}, false
+}
+
+// found is what the namespace of one sandbox really uses.
+type found map[id.Sandbox]netip.Addr
+
+// reconcile decides what the ledger must say: what a namespace uses wins over a
+// note, and a note stays when nothing is in use, so that a sandbox keeps its
+// address. It returns the sandboxes whose note changes; two namespaces with one
+// address are an error, for neither may be given away.
+func reconcile(notes, inUse found) (found, error) {
+	merged := found{}
+	owner := map[netip.Addr]id.Sandbox{}
+	var errs []error
+	for uid, addr := range inUse {
+		if other, taken := owner[addr]; taken {
+			errs = append(errs, fault.New(fault.Conflict, "sandboxes %s and %s both use address %s; remove one of them", uid, other, addr))
+			continue
+		}
+		owner[addr], merged[uid] = uid, addr
+	}
+	for uid, addr := range notes {
+		if _, known := merged[uid]; known {
+			continue
+		}
+		if _, taken := owner[addr]; taken {
+			continue // nobody uses it under this note: it is claimed anew
+		}
+		owner[addr], merged[uid] = uid, addr
+	}
+	return merged, errors.Join(errs...)
+}
+
+// rewrite makes the ledger say what was found.
+func (n *Network) rewrite(want found) error {
+	n.mu.Lock()
+	have := found{}
+	for uid, addr := range n.byUID {
+		have[uid] = addr
+	}
+	ledger := n.ledger
+	n.mu.Unlock()
+	err := ledger.Update(func(tx journal.Tx) error {
+		for uid := range have {
+			if _, keep := want[uid]; !keep {
+				if err := tx.Delete(bucket, string(uid)); err != nil {
+					return err
+				}
+			}
+		}
+		for uid, addr := range want {
+			if have[uid] == addr {
+				continue
+			}
+			if err := tx.Put(bucket, string(uid), []byte(addr.String())); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("rewrite ledger of addresses: %w", err)
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.byUID, n.byAddr = map[id.Sandbox]netip.Addr{}, map[netip.Addr]id.Sandbox{}
+	for uid, addr := range want {
+		n.byUID[uid], n.byAddr[addr] = addr, uid
+	}
+	return nil
+}

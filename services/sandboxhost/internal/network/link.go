@@ -1,0 +1,208 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+
+	"staddle.internal/kit/fault"
+	"staddle.internal/kit/id"
+	"staddle.internal/kit/logging"
+)
+
+// inside is the name of a sandbox's interface within it.
+const inside = "eth0"
+
+// hostPrefix begins the names of the host's ends.
+const hostPrefix = "v"
+
+func hostInterface(uid id.Sandbox) string { return hostPrefix + uid.Short() }
+
+// attached says whether a sandbox is attached and whole. The host's end is
+// brought up as the very last step, and it goes when the namespace goes: so one
+// look at it is enough.
+func (n *Network) attached(uid id.Sandbox) (bool, error) {
+	link, err := netlink.LinkByName(hostInterface(uid))
+	if isGone(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("look at interface of sandbox %s: %w", uid, err)
+	}
+	n.mu.Lock()
+	bridge := n.bridge
+	n.mu.Unlock()
+	a := link.Attrs()
+	return a.Flags&net.FlagUp != 0 && a.MasterIndex == bridge, nil
+}
+
+// connect makes the pair of interfaces anew.
+func (n *Network) connect(uid id.Sandbox, addr netip.Addr) (err error) {
+	ns, err := n.pins.OpenNet(uid)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, ns.Close()) }()
+
+	name := hostInterface(uid)
+	if old, err := netlink.LinkByName(name); err == nil {
+		if err := netlink.LinkDel(old); err != nil && !isGone(err) {
+			return fmt.Errorf("remove half made interface %s: %w", name, err)
+		}
+	} else if !isGone(err) {
+		return fmt.Errorf("look at interface %s: %w", name, err)
+	}
+	n.mu.Lock()
+	bridge, mtu := n.bridge, n.mtu
+	n.mu.Unlock()
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.MTU, attrs.MasterIndex = name, mtu, bridge
+	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: inside, PeerMTU: uint32(mtu), PeerNamespace: netlink.NsFd(ns.Fd())}
+	if err := netlink.LinkAdd(veth); err != nil {
+		return fmt.Errorf("make interface %s: %w", name, err)
+	}
+	if err := n.configure(ns, addr); err != nil {
+		return err
+	}
+	if err := netlink.LinkSetUp(veth); err != nil {
+		return fmt.Errorf("bring up interface %s: %w", name, err)
+	}
+	return nil
+}
+
+// configure sets address and default route within the namespace.
+func (n *Network) configure(ns *os.File, addr netip.Addr) error {
+	h, err := netlink.NewHandleAt(netns.NsHandle(ns.Fd()), unix.NETLINK_ROUTE)
+	if err != nil {
+		return fmt.Errorf("ask network namespace: %w", err)
+	}
+	defer h.Close()
+	link, err := h.LinkByName(inside)
+	if err != nil {
+		return fmt.Errorf("find %s within: %w", inside, err)
+	}
+	bits := n.cfg.Subnet.Bits()
+	if err := h.AddrAdd(link, &netlink.Addr{IPNet: ipNet(addr, bits)}); err != nil && !errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("set address %s: %w", addr, err)
+	}
+	if err := h.LinkSetUp(link); err != nil {
+		return fmt.Errorf("bring up %s within: %w", inside, err)
+	}
+	route := &netlink.Route{LinkIndex: link.Attrs().Index, Gw: n.gateway().AsSlice()}
+	if err := h.RouteAdd(route); err != nil && !errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("set default route through %s: %w", n.gateway(), err)
+	}
+	return nil
+}
+
+// adopt compares the ledger with what the namespaces use, and makes it say that.
+func (n *Network) adopt(ctx context.Context) error {
+	uids, err := n.pins.Sandboxes()
+	if err != nil {
+		return err
+	}
+	inUse := found{}
+	for _, uid := range uids {
+		if err := context.Cause(ctx); err != nil {
+			return err
+		}
+		addr, ok, err := n.addressWithin(uid)
+		if err != nil {
+			return fmt.Errorf("look into network of sandbox %s: %w", uid, err)
+		}
+		if ok {
+			inUse[uid] = addr
+		}
+	}
+	n.mu.Lock()
+	notes := found{}
+	for uid, addr := range n.byUID {
+		notes[uid] = addr
+	}
+	n.mu.Unlock()
+	want, err := reconcile(notes, inUse)
+	if err != nil {
+		return err
+	}
+	if err := n.rewrite(want); err != nil {
+		return err
+	}
+	return n.sweep(want)
+}
+
+// addressWithin reads the address that a sandbox's namespace uses.
+func (n *Network) addressWithin(uid id.Sandbox) (addr netip.Addr, ok bool, err error) {
+	ns, err := n.pins.OpenNet(uid)
+	if errors.Is(err, fault.NotFound) {
+		return addr, false, nil
+	}
+	if err != nil {
+		return addr, false, err
+	}
+	defer func() { err = errors.Join(err, ns.Close()) }()
+	h, err := netlink.NewHandleAt(netns.NsHandle(ns.Fd()), unix.NETLINK_ROUTE)
+	if err != nil {
+		return addr, false, fmt.Errorf("ask network namespace: %w", err)
+	}
+	defer h.Close()
+	link, err := h.LinkByName(inside)
+	if isGone(err) {
+		return addr, false, nil
+	}
+	if err != nil {
+		return addr, false, fmt.Errorf("find %s: %w", inside, err)
+	}
+	addrs, err := h.AddrList(link, netlink.FAMILY_V4)
+	if err != nil {
+		return addr, false, fmt.Errorf("list addresses: %w", err)
+	}
+	if len(addrs) == 0 {
+		return addr, false, nil
+	}
+	addr, ok = netip.AddrFromSlice(addrs[0].IP.To4())
+	return addr, ok, nil
+}
+
+// sweep removes interfaces on our bridge that belong to nobody in the ledger.
+func (n *Network) sweep(want found) error {
+	named := map[string]bool{}
+	for uid := range want {
+		named[hostInterface(uid)] = true
+	}
+	links, err := netlink.LinkList()
+	if err != nil {
+		return fmt.Errorf("list interfaces: %w", err)
+	}
+	n.mu.Lock()
+	bridge := n.bridge
+	n.mu.Unlock()
+	for _, l := range links {
+		a := l.Attrs()
+		if a.MasterIndex != bridge || l.Type() != "veth" || !strings.HasPrefix(a.Name, hostPrefix) || named[a.Name] {
+			continue
+		}
+		if err := netlink.LinkDel(l); err != nil && !isGone(err) {
+			return fmt.Errorf("remove interface %s of nobody: %w", a.Name, err)
+		}
+		n.log.Warn("interface of no sandbox removed", logging.Component(a.Name))
+	}
+	return nil
+}
+
+func ipNet(addr netip.Addr, bits int) *net.IPNet {
+	return &net.IPNet{IP: addr.AsSlice(), Mask: net.CIDRMask(bits, addr.BitLen())}
+}
+
+// isGone says that an interface does not exist (any more).
+func isGone(err error) bool {
+	_, missing := errors.AsType[netlink.LinkNotFoundError](err)
+	return missing || errors.Is(err, unix.ENODEV)
+}

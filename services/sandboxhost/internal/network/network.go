@@ -1,0 +1,211 @@
+// Package network owns the sandbox network of one node: the bridge, one address
+// and one pair of virtual interfaces per sandbox, and the rules that let
+// sandboxes out and keep strangers from them.
+//
+// Addresses are noted in a ledger by the sandbox's uid, and are released by uid
+// only. After a start the ledger is compared with what the pinned namespaces
+// really use, so that no address is given out twice even if the ledger was lost.
+// All rules lie in one table of nftables that is named after the bridge; what
+// others have set up is never changed.
+//
+// It must never decide which sandbox should have a network, and never touch an
+// interface or a table that it did not name. In the trail it is the step
+// attach-network.
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"sync"
+
+	"github.com/vishvananda/netlink"
+
+	"staddle.internal/kit/id"
+	"staddle.internal/kit/journal"
+)
+
+// The ledger's own kind and version.
+const (
+	ledgerKind    = "sandbox-network"
+	ledgerVersion = 1
+	bucket        = "addresses"
+)
+
+// Config says which network a node has.
+type Config struct {
+	// Bridge is the name of the bridge.
+	Bridge string
+	// Subnet of the sandboxes; its first address is the bridge's.
+	Subnet netip.Prefix
+	// Ledger is the file of addresses.
+	Ledger string
+}
+
+// Deps are what the network works with.
+type Deps struct {
+	// Log gets what was repaired.
+	Log *slog.Logger
+	// Namespaces finds the pinned namespaces.
+	Namespaces Namespaces
+}
+
+// Namespaces finds the pinned network namespaces of sandboxes.
+type Namespaces interface {
+	// OpenNet opens the network namespace of a sandbox; fault.NotFound if there
+	// is none.
+	OpenNet(uid id.Sandbox) (*os.File, error)
+	// Sandboxes lists those that may have one.
+	Sandboxes() ([]id.Sandbox, error)
+}
+
+// Network is the sandbox network of one node.
+type Network struct {
+	cfg  Config
+	log  *slog.Logger
+	pins Namespaces
+
+	mu     sync.Mutex // guards what follows
+	ledger *journal.Journal
+	byUID  map[id.Sandbox]netip.Addr
+	byAddr map[netip.Addr]id.Sandbox
+	last   netip.Addr // given out last; the next one is looked for behind it
+	mtu    int
+	bridge int // index of the bridge
+}
+
+// New returns the network. It opens nothing.
+func New(cfg Config, deps Deps) *Network {
+	return &Network{
+		cfg: cfg, log: deps.Log, pins: deps.Namespaces,
+		byUID: map[id.Sandbox]netip.Addr{}, byAddr: map[netip.Addr]id.Sandbox{},
+	}
+}
+
+// gateway is the address of the bridge.
+func (n *Network) gateway() netip.Addr { return n.cfg.Subnet.Masked().Addr().Next() }
+
+// Open makes bridge and rules as they should be, and takes over every address in
+// use. Safe to repeat; it must return before anything is attached.
+func (n *Network) Open(ctx context.Context) error {
+	if err := n.openLedger(); err != nil {
+		return err
+	}
+	if err := n.substrate(); err != nil {
+		return err
+	}
+	return n.adopt(ctx)
+}
+
+// Close closes the ledger. Interfaces, addresses and rules stay.
+func (n *Network) Close() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.ledger == nil {
+		return nil
+	}
+	err := n.ledger.Close()
+	n.ledger = nil
+	return err
+}
+
+func (n *Network) openLedger() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.ledger != nil {
+		return nil
+	}
+	j, _, err := journal.Open(journal.Options{Path: n.cfg.Ledger, Kind: ledgerKind, Version: ledgerVersion, Log: n.log})
+	if err != nil {
+		return fmt.Errorf("open ledger of addresses: %w", err)
+	}
+	err = j.View(func(tx journal.Tx) error {
+		return tx.ForEach(bucket, func(key string, v []byte) error {
+			uid, err := id.ParseSandbox(key)
+			if err != nil {
+				return fmt.Errorf("read ledger of addresses: %w", err)
+			}
+			addr, err := netip.ParseAddr(string(v))
+			if err != nil {
+				return fmt.Errorf("read ledger of addresses: sandbox %s: %w", uid, err)
+			}
+			n.byUID[uid], n.byAddr[addr] = addr, uid
+			return nil
+		})
+	})
+	if err != nil {
+		return errors.Join(err, j.Close())
+	}
+	n.ledger = j
+	return nil
+}
+
+// Attach gives a sandbox its address, and its interface in the pinned network
+// namespace. Safe to repeat: an attachment that is whole is left alone, one that
+// is not is made anew with the same address. It returns fault.Exhausted if no
+// address is free.
+func (n *Network) Attach(ctx context.Context, uid id.Sandbox) (netip.Addr, error) {
+	if err := context.Cause(ctx); err != nil {
+		return netip.Addr{}, err
+	}
+	addr, err := n.claim(uid)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	whole, err := n.attached(uid)
+	if err != nil || whole {
+		return addr, err
+	}
+	if err := n.connect(uid, addr); err != nil {
+		return netip.Addr{}, fmt.Errorf("attach sandbox %s to the network: %w", uid, err)
+	}
+	return addr, nil
+}
+
+// Address returns the address of a sandbox whose attachment is whole, and false
+// if it has none, or only in part.
+func (n *Network) Address(uid id.Sandbox) (netip.Addr, bool, error) {
+	n.mu.Lock()
+	addr, ok := n.byUID[uid]
+	n.mu.Unlock()
+	if !ok {
+		return netip.Addr{}, false, nil
+	}
+	whole, err := n.attached(uid)
+	return addr, whole, err
+}
+
+// Holds says whether the ledger has an address for a sandbox.
+func (n *Network) Holds(uid id.Sandbox) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	_, ok := n.byUID[uid]
+	return ok
+}
+
+// Sandboxes lists those that the ledger has an address for.
+func (n *Network) Sandboxes() []id.Sandbox {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	all := make([]id.Sandbox, 0, len(n.byUID))
+	for uid := range n.byUID {
+		all = append(all, uid)
+	}
+	return all
+}
+
+// Detach removes the interface of a sandbox and then frees its address. Its
+// processes must be gone. Safe to repeat.
+func (n *Network) Detach(uid id.Sandbox) error {
+	link, err := netlink.LinkByName(hostInterface(uid))
+	if err == nil {
+		err = netlink.LinkDel(link)
+	}
+	if err != nil && !isGone(err) {
+		return fmt.Errorf("remove interface of sandbox %s: %w", uid, err)
+	}
+	return n.free(uid)
+}

@@ -1,0 +1,167 @@
+package network
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"staddle.internal/kit/fault"
+)
+
+// defaultMTU is used on a node without a default route.
+const defaultMTU = 1500
+
+// substrate makes the bridge, forwarding and the rules.
+func (n *Network) substrate() error {
+	mtu, err := uplinkMTU()
+	if err != nil {
+		return err
+	}
+	bridge, err := n.ensureBridge(mtu)
+	if err != nil {
+		return fmt.Errorf("make bridge %s: %w", n.cfg.Bridge, err)
+	}
+	n.mu.Lock()
+	n.bridge, n.mtu = bridge.Attrs().Index, mtu
+	n.mu.Unlock()
+	if err := forwarding(); err != nil {
+		return err
+	}
+	return n.applyRules()
+}
+
+// Teardown removes the rules and the bridge, with whatever hangs on it. It is for
+// a node that is taken down: no sandbox may be left.
+func (n *Network) Teardown(ctx context.Context) error {
+	if err := context.Cause(ctx); err != nil {
+		return err
+	}
+	if held := n.Sandboxes(); len(held) > 0 {
+		return fault.New(fault.Conflict, "take down network: %d sandboxes still have an address; remove them first", len(held))
+	}
+	err := n.removeRules()
+	bridge, findErr := netlink.LinkByName(n.cfg.Bridge)
+	switch {
+	case isGone(findErr):
+		return err
+	case findErr != nil:
+		return errors.Join(err, fmt.Errorf("find bridge %s: %w", n.cfg.Bridge, findErr))
+	}
+	if delErr := netlink.LinkDel(bridge); delErr != nil && !isGone(delErr) {
+		err = errors.Join(err, fmt.Errorf("remove bridge %s: %w", n.cfg.Bridge, delErr))
+	}
+	return err
+}
+
+// ensureBridge makes the bridge and sets its hardware address, size and network
+// address. The hardware address is fixed: a bridge without one takes that of its
+// newest port, and neighbours would lose it with every sandbox.
+func (n *Network) ensureBridge(mtu int) (netlink.Link, error) {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.MTU, attrs.HardwareAddr = n.cfg.Bridge, mtu, hardwareAddress(n.cfg.Bridge)
+	err := netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs})
+	if err != nil && !errors.Is(err, unix.EEXIST) {
+		return nil, err
+	}
+	bridge, err := netlink.LinkByName(n.cfg.Bridge)
+	if err != nil {
+		return nil, err
+	}
+	if bridge.Type() != "bridge" {
+		return nil, fault.New(fault.Conflict, "an interface of that name is a %s; choose another name with network.bridge", bridge.Type())
+	}
+	if a := bridge.Attrs(); a.HardwareAddr.String() != attrs.HardwareAddr.String() {
+		if err := netlink.LinkSetHardwareAddr(bridge, attrs.HardwareAddr); err != nil {
+			return nil, fmt.Errorf("set hardware address: %w", err)
+		}
+	}
+	if bridge.Attrs().MTU != mtu {
+		if err := netlink.LinkSetMTU(bridge, mtu); err != nil {
+			return nil, fmt.Errorf("set mtu %d: %w", mtu, err)
+		}
+	}
+	if err := n.setGateway(bridge); err != nil {
+		return nil, err
+	}
+	return bridge, netlink.LinkSetUp(bridge)
+}
+
+// setGateway makes the gateway the bridge's only IPv4 address: one of an earlier
+// subnet would draw traffic that belongs elsewhere.
+func (n *Network) setGateway(bridge netlink.Link) error {
+	want := netip.PrefixFrom(n.gateway(), n.cfg.Subnet.Bits())
+	addrs, err := netlink.AddrList(bridge, netlink.FAMILY_V4)
+	if err != nil {
+		return fmt.Errorf("list addresses: %w", err)
+	}
+	present := false
+	for _, a := range addrs {
+		if a.IPNet.String() == want.String() {
+			present = true
+			continue
+		}
+		if err := netlink.AddrDel(bridge, &a); err != nil {
+			return fmt.Errorf("remove address %s: %w", a.IPNet, err)
+		}
+	}
+	if present {
+		return nil
+	}
+	if err := netlink.AddrAdd(bridge, &netlink.Addr{IPNet: ipNet(n.gateway(), want.Bits())}); err != nil {
+		return fmt.Errorf("set address %s: %w", want, err)
+	}
+	return nil
+}
+
+// hardwareAddress derives a locally administered address from a name.
+func hardwareAddress(name string) net.HardwareAddr {
+	sum := sha256.Sum256([]byte("staddle bridge " + name))
+	return net.HardwareAddr{0x02, sum[0], sum[1], sum[2], sum[3], sum[4]}
+}
+
+// uplinkMTU is the size of packets on the interface of the default route.
+func uplinkMTU() (int, error) {
+	routes, err := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE)
+	if err != nil {
+		return 0, fmt.Errorf("list routes: %w", err)
+	}
+	for _, r := range routes {
+		if r.Dst != nil && !r.Dst.IP.IsUnspecified() {
+			continue
+		}
+		link, err := netlink.LinkByIndex(r.LinkIndex)
+		if isGone(err) {
+			continue
+		}
+		if err != nil {
+			return 0, fmt.Errorf("look at interface of the default route: %w", err)
+		}
+		return link.Attrs().MTU, nil
+	}
+	return defaultMTU, nil
+}
+
+// forwarding lets this network namespace pass packets on. Where it does so
+// already, the file may be read-only.
+func forwarding() error {
+	const file = "/proc/sys/net/ipv4/ip_forward"
+	have, err := os.ReadFile(file)
+	if err != nil {
+		return fmt.Errorf("read ip_forward: %w", err)
+	}
+	if len(have) > 0 && have[0] == '1' {
+		return nil
+	}
+	if err := os.WriteFile(filepath.Clean(file), []byte("1"), 0); err != nil {
+		return fmt.Errorf("switch on ip_forward: %w", err)
+	}
+	return nil
+}

@@ -91,6 +91,15 @@ func To(s string) slog.Attr { return slog.String("to", s) }
 // Generation counts changes of a spec, key "generation".
 func Generation(n int64) slog.Attr { return slog.Int64("generation", n) }
 
+// Epoch counts the holders of a disk, key "epoch".
+func Epoch(n uint64) slog.Attr { return slog.Uint64("epoch", n) }
+
+// LeaseUID names a disk lease, key "lease_uid".
+func LeaseUID(uid string) slog.Attr { return slog.String("lease_uid", uid) }
+
+// Watch names a watch on a neighbour, key "watch".
+func Watch(s string) slog.Attr { return slog.String("watch", s) }
+
 // Attempt counts lives or tries, key "attempt".
 func Attempt(n int64) slog.Attr { return slog.Int64("attempt", n) }
 

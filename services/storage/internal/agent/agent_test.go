@@ -1,0 +1,327 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"staddle.internal/kit/fault"
+	clusteraccessv1 "staddle.internal/proto/gen/staddle/clusteraccess/v1"
+	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
+	sandboxhostv1 "staddle.internal/proto/gen/staddle/sandboxhost/v1"
+	storagev1 "staddle.internal/proto/gen/staddle/storage/v1"
+	"staddle.internal/services/storage/internal/api"
+	"staddle.internal/services/storage/internal/volume"
+)
+
+func TestDecideLease(t *testing.T) {
+	const (
+		none     = sandboxhostv1.GrantState_GRANT_STATE_UNSPECIFIED
+		held     = sandboxhostv1.GrantState_GRANT_STATE_HELD
+		revoked  = sandboxhostv1.GrantState_GRANT_STATE_REVOKED
+		returned = sandboxhostv1.GrantState_GRANT_STATE_RETURNED
+		bound    = resourcev1.DiskLeasePhase_DISK_LEASE_PHASE_BOUND
+		released = resourcev1.DiskLeasePhase_DISK_LEASE_PHASE_RELEASED
+	)
+	for _, c := range []struct {
+		name     string
+		deleting bool
+		phase    resourcev1.DiskLeasePhase
+		grant    sandboxhostv1.GrantState
+		user     User
+		want     Move
+	}{
+		{"a new lease is bound", false, 0, none, Unknown, Bind},
+		{"a bound lease is bound again after a loss", false, bound, none, Unknown, Bind},
+		{"a bound lease that is granted stays so", false, bound, held, Unknown, Bind},
+		{"a lease whose sandbox is gone waits for its end", false, bound, returned, Unknown, Rest},
+		{"an ended lease in use is asked back", true, bound, held, Unknown, Revoke},
+		{"an ended lease stays held until the host gives it back", true, bound, revoked, Unknown, Rest},
+		{"a returned lease is released", true, bound, returned, Unknown, Release},
+		{"a lost grant proves nothing", true, bound, none, Unknown, Rest},
+		{"a lost grant of a sandbox that is here proves nothing", true, bound, none, Present, Rest},
+		{"a sandbox that is gone uses nothing", true, bound, none, Gone, Release},
+		{"a released lease rests", true, released, none, Gone, Rest},
+		{"a released lease is never bound again", false, released, none, Gone, Rest},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := &resourcev1.Resource{Meta: &resourcev1.Metadata{}, Kind: &resourcev1.Resource_DiskLease{DiskLease: &resourcev1.DiskLease{
+				Status: &resourcev1.DiskLeaseStatus{Phase: c.phase},
+			}}}
+			if c.deleting {
+				r.Meta.DeletingAt = timestamppb.Now()
+			}
+			var grant *sandboxhostv1.Grant
+			if c.grant != none {
+				grant = &sandboxhostv1.Grant{State: c.grant}
+			}
+			if got := DecideLease(r, grant, c.user); got != c.want {
+				t.Fatalf("got %v, want %v", got, c.want)
+			}
+		})
+	}
+}
+
+// noMounts stands for the kernel's table: this test is about the loop.
+type noMounts struct {
+	mu sync.Mutex
+	at map[string]bool
+}
+
+func (m *noMounts) Bind(_, to string) error { return m.set(to, true) }
+func (m *noMounts) Unbind(p string) error   { return m.set(p, false) }
+func (m *noMounts) set(p string, on bool) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.at[p] = on
+	return nil
+}
+func (m *noMounts) Below(p string) ([]string, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.at[p] {
+		return []string{p}, nil
+	}
+	return nil, nil
+}
+
+// localStorage calls the real server without a wire.
+type localStorage struct{ s *api.Server }
+
+func (l localStorage) EnsureVolume(ctx context.Context, r *storagev1.EnsureVolumeRequest, _ ...grpc.CallOption) (*storagev1.EnsureVolumeResponse, error) {
+	return l.s.EnsureVolume(ctx, r)
+}
+func (l localStorage) AttachVolume(ctx context.Context, r *storagev1.AttachVolumeRequest, _ ...grpc.CallOption) (*storagev1.AttachVolumeResponse, error) {
+	return l.s.AttachVolume(ctx, r)
+}
+func (l localStorage) DetachVolume(ctx context.Context, r *storagev1.DetachVolumeRequest, _ ...grpc.CallOption) (*storagev1.DetachVolumeResponse, error) {
+	return l.s.DetachVolume(ctx, r)
+}
+func (l localStorage) RemoveVolume(ctx context.Context, r *storagev1.RemoveVolumeRequest, _ ...grpc.CallOption) (*storagev1.RemoveVolumeResponse, error) {
+	return l.s.RemoveVolume(ctx, r)
+}
+func (l localStorage) ListVolumes(ctx context.Context, r *storagev1.ListVolumesRequest, _ ...grpc.CallOption) (*storagev1.ListVolumesResponse, error) {
+	return l.s.ListVolumes(ctx, r)
+}
+
+// stream delivers messages to a watch until its context ends.
+type stream[T any] struct {
+	grpc.ClientStream
+	ctx context.Context //nolint:containedctx // a stream is its context
+	ch  chan *T
+}
+
+func (s stream[T]) Recv() (*T, error) {
+	select {
+	case m := <-s.ch:
+		return m, nil
+	case <-s.ctx.Done():
+		return nil, s.ctx.Err()
+	}
+}
+
+// cluster is a mirror that takes status reports into its records.
+type cluster struct {
+	clusteraccessv1.ClusterAccessServiceClient
+	ch      chan *clusteraccessv1.WatchResourcesResponse
+	mu      sync.Mutex
+	records map[string]*resourcev1.Resource
+}
+
+func (c *cluster) WatchResources(ctx context.Context, _ *clusteraccessv1.WatchResourcesRequest, _ ...grpc.CallOption) (grpc.ServerStreamingClient[clusteraccessv1.WatchResourcesResponse], error) {
+	return stream[clusteraccessv1.WatchResourcesResponse]{ctx: ctx, ch: c.ch}, nil
+}
+
+func (c *cluster) put(r *resourcev1.Resource) {
+	c.mu.Lock()
+	c.records[r.GetMeta().GetUid()] = r
+	c.mu.Unlock()
+	c.ch <- &clusteraccessv1.WatchResourcesResponse{Event: &clusteraccessv1.WatchResourcesResponse_Changed{Changed: r}}
+}
+
+func (c *cluster) live(live bool) {
+	c.ch <- &clusteraccessv1.WatchResourcesResponse{Event: &clusteraccessv1.WatchResourcesResponse_Mirror{Mirror: &clusteraccessv1.MirrorState{Live: live}}}
+}
+
+func (c *cluster) ReportStatus(_ context.Context, r *clusteraccessv1.ReportStatusRequest, _ ...grpc.CallOption) (*clusteraccessv1.ReportStatusResponse, error) {
+	for _, status := range r.GetResources() {
+		c.mu.Lock()
+		was := c.records[status.GetMeta().GetUid()]
+		c.mu.Unlock()
+		now := &resourcev1.Resource{Meta: was.GetMeta(), Kind: status.GetKind()}
+		if d := now.GetDisk(); d != nil {
+			d.Placement = was.GetDisk().GetPlacement()
+		}
+		c.put(now)
+	}
+	return &clusteraccessv1.ReportStatusResponse{}, nil
+}
+
+func (c *cluster) phase(uid string) resourcev1.DiskLeasePhase {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.records[uid].GetDiskLease().GetStatus().GetPhase()
+}
+
+// host is a sandbox host with grants that a test gives back by hand.
+type host struct {
+	sandboxhostv1.GrantServiceClient
+	sandboxhostv1.SandboxHostServiceClient
+	ch    chan *sandboxhostv1.WatchGrantsResponse
+	mu    sync.Mutex
+	grant *sandboxhostv1.Grant
+	known bool
+}
+
+func (h *host) WatchGrants(ctx context.Context, _ *sandboxhostv1.WatchGrantsRequest, _ ...grpc.CallOption) (grpc.ServerStreamingClient[sandboxhostv1.WatchGrantsResponse], error) {
+	return stream[sandboxhostv1.WatchGrantsResponse]{ctx: ctx, ch: h.ch}, nil
+}
+
+func (h *host) set(g *sandboxhostv1.Grant) {
+	h.mu.Lock()
+	h.grant = g
+	h.mu.Unlock()
+	h.ch <- &sandboxhostv1.WatchGrantsResponse{Event: &sandboxhostv1.WatchGrantsResponse_Changed{Changed: g}}
+}
+
+func (h *host) state() sandboxhostv1.GrantState {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.grant.GetState()
+}
+
+func (h *host) GrantDisk(_ context.Context, r *sandboxhostv1.GrantDiskRequest, _ ...grpc.CallOption) (*sandboxhostv1.GrantDiskResponse, error) {
+	if h.state() == sandboxhostv1.GrantState_GRANT_STATE_UNSPECIFIED {
+		h.set(&sandboxhostv1.Grant{DiskUid: r.GetDiskUid(), Disk: r.GetDisk(), SandboxUid: r.GetSandboxUid(), Epoch: r.GetEpoch(), Path: r.GetPath(), State: sandboxhostv1.GrantState_GRANT_STATE_HELD})
+	}
+	return &sandboxhostv1.GrantDiskResponse{}, nil
+}
+
+func (h *host) move(to sandboxhostv1.GrantState) {
+	h.mu.Lock()
+	g := h.grant
+	h.mu.Unlock()
+	h.set(&sandboxhostv1.Grant{DiskUid: g.GetDiskUid(), Disk: g.GetDisk(), SandboxUid: g.GetSandboxUid(), Epoch: g.GetEpoch(), Path: g.GetPath(), State: to})
+}
+
+func (h *host) RevokeDisk(context.Context, *sandboxhostv1.RevokeDiskRequest, ...grpc.CallOption) (*sandboxhostv1.RevokeDiskResponse, error) {
+	h.move(sandboxhostv1.GrantState_GRANT_STATE_REVOKED)
+	return &sandboxhostv1.RevokeDiskResponse{}, nil
+}
+
+func (h *host) ForgetGrant(context.Context, *sandboxhostv1.ForgetGrantRequest, ...grpc.CallOption) (*sandboxhostv1.ForgetGrantResponse, error) {
+	h.mu.Lock()
+	g := h.grant
+	h.grant = nil
+	h.mu.Unlock()
+	h.ch <- &sandboxhostv1.WatchGrantsResponse{Event: &sandboxhostv1.WatchGrantsResponse_Forgotten{Forgotten: g}}
+	return &sandboxhostv1.ForgetGrantResponse{}, nil
+}
+
+func (h *host) GetSandbox(context.Context, *sandboxhostv1.GetSandboxRequest, ...grpc.CallOption) (*sandboxhostv1.GetSandboxResponse, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.known {
+		return nil, fault.New(fault.NotFound, "no such sandbox")
+	}
+	return &sandboxhostv1.GetSandboxResponse{Sandbox: &sandboxhostv1.SandboxState{}}, nil
+}
+
+const (
+	diskUID    = "01K00000000000000000000000"
+	leaseUID   = "01K0000000000000000000000E"
+	sandboxUID = "01K0000000000000000000000A"
+)
+
+func lease(deleting bool, status *resourcev1.DiskLeaseStatus) *resourcev1.Resource {
+	r := &resourcev1.Resource{
+		Meta: &resourcev1.Metadata{Kind: resourcev1.Kind_KIND_DISK_LEASE, Name: "lease", Uid: leaseUID},
+		Kind: &resourcev1.Resource_DiskLease{DiskLease: &resourcev1.DiskLease{
+			Spec:   &resourcev1.DiskLeaseSpec{DiskUid: diskUID, Disk: "data", SandboxUid: sandboxUID, Node: "node1", Epoch: 1},
+			Status: status,
+		}},
+	}
+	if deleting {
+		r.Meta.DeletingAt = timestamppb.Now()
+	}
+	return r
+}
+
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	deadline := time.After(10 * time.Second)
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for !ok() {
+		select {
+		case <-deadline:
+			t.Fatalf("not within 10 s: %s", what)
+		case <-tick.C:
+		}
+	}
+}
+
+func TestAgent_GrantTriangle(t *testing.T) {
+	log := slog.New(slog.NewTextHandler(io.Discard, nil))
+	dir := t.TempDir()
+	mounts := &noMounts{at: map[string]bool{}}
+	store := volume.New(filepath.Join(dir, "volumes"), filepath.Join(dir, "attached"), mounts, log)
+	if err := store.Recover(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	c := &cluster{ch: make(chan *clusteraccessv1.WatchResourcesResponse, 100), records: map[string]*resourcev1.Resource{}}
+	h := &host{ch: make(chan *sandboxhostv1.WatchGrantsResponse, 100), known: true}
+	a := New("node1", Deps{Log: log, Cluster: c, Storage: localStorage{api.New(store)}, Grants: h, Hosts: h})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- a.Run(ctx, func() {}) }()
+	defer func() {
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Errorf("run ended with %v", err)
+		}
+	}()
+	attached := func() string {
+		volumes, err := store.List()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(volumes) == 0 {
+			return "no volume"
+		}
+		return string(volumes[0].Holder)
+	}
+
+	c.put(lease(false, nil))
+	h.ch <- &sandboxhostv1.WatchGrantsResponse{Event: &sandboxhostv1.WatchGrantsResponse_Synced{Synced: true}}
+	// A mirror that is not live moves nothing: the state below is worked off first.
+	c.live(false)
+	eventually(t, "events taken", func() bool { return len(c.ch) == 0 && len(h.ch) == 0 })
+	if got := attached(); got != "no volume" {
+		t.Fatalf("acted without a live mirror: %s", got)
+	}
+	c.live(true)
+	eventually(t, "bound", func() bool { return c.phase(leaseUID) == resourcev1.DiskLeasePhase_DISK_LEASE_PHASE_BOUND })
+	if attached() != sandboxUID || h.state() != sandboxhostv1.GrantState_GRANT_STATE_HELD {
+		t.Fatalf("bound, but attached for %q, grant %v", attached(), h.state())
+	}
+
+	c.put(lease(true, &resourcev1.DiskLeaseStatus{Seq: 1, Phase: resourcev1.DiskLeasePhase_DISK_LEASE_PHASE_BOUND}))
+	eventually(t, "revoked", func() bool { return h.state() == sandboxhostv1.GrantState_GRANT_STATE_REVOKED })
+	if attached() != sandboxUID {
+		t.Fatal("unmounted while the sandbox may still use it")
+	}
+	h.move(sandboxhostv1.GrantState_GRANT_STATE_RETURNED)
+	eventually(t, "released", func() bool { return c.phase(leaseUID) == resourcev1.DiskLeasePhase_DISK_LEASE_PHASE_RELEASED })
+	if attached() != "" {
+		t.Fatalf("released, but attached for %q", attached())
+	}
+}

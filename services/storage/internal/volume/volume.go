@@ -1,0 +1,327 @@
+// Package volume owns the volumes of this node: one folder for each, with its
+// data and a note about who may use it, and the mount through which it is used.
+//
+// A volume is attached for one holder under one epoch at a time. The note is
+// made durable before the mount, and emptied after the unmount, so that after any
+// crash it errs on the side of "in use". A note that cannot be read makes the
+// volume broken, never empty: its data stays.
+//
+// It must never watch desired state or know what a sandbox does. In the trail of
+// a disk it is the step after the API: records, agent, api, volume.
+package volume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"staddle.internal/kit/fault"
+	"staddle.internal/kit/id"
+	"staddle.internal/kit/logging"
+)
+
+// The reasons for machines of this package's errors.
+const (
+	ReasonStaleEpoch = "STALE_EPOCH"
+	ReasonInUse      = "IN_USE"
+	ReasonBroken     = "VOLUME_BROKEN"
+)
+
+// Volume is one volume as it is found.
+type Volume struct {
+	// UID of the disk that it is.
+	UID id.Disk
+	// Broken says why it cannot be used. Empty for a good one.
+	Broken string
+	// Holder is the sandbox that it is attached for. Empty while it is not.
+	Holder id.Sandbox
+	// Epoch is the highest that was seen.
+	Epoch uint64
+	// Path is where it is mounted. Empty while it is not attached.
+	Path string
+	// CreatedAt is when it was made.
+	CreatedAt time.Time
+}
+
+// mounts are the effects on the kernel's mount table.
+type mounts interface {
+	// Bind mounts the folder from on the folder to; already so is success.
+	Bind(from, to string) error
+	// Unbind unmounts what is mounted on the folder; nothing is success.
+	Unbind(path string) error
+	// Below lists what is mounted at or below a folder.
+	Below(path string) ([]string, error)
+}
+
+// Store keeps the volumes below two folders.
+type Store struct {
+	data   string // durable: one folder per volume
+	attach string // of this boot: one mount per attached volume
+	mounts mounts
+	log    *slog.Logger
+
+	mu    sync.Mutex // guards locks
+	locks map[id.Disk]*sync.Mutex
+}
+
+// New makes a store. It touches nothing before Recover.
+func New(data, attach string, m mounts, log *slog.Logger) *Store {
+	return &Store{data: data, attach: attach, mounts: m, log: log, locks: map[id.Disk]*sync.Mutex{}}
+}
+
+// Recover makes mounts agree with notes after a start: what is attached by its
+// note is mounted, what is mounted otherwise is unmounted, a removal that was cut
+// off is finished. It fails only when a question could not be answered; a single
+// volume that is broken is kept and shown.
+func (s *Store) Recover(context.Context) error {
+	for _, dir := range []string{s.data, s.attach} {
+		if err := os.MkdirAll(dir, 0o711); err != nil {
+			return fmt.Errorf("recover volumes: %w", err)
+		}
+	}
+	if err := s.finishRemovals(); err != nil {
+		return err
+	}
+	volumes, err := s.List()
+	if err != nil {
+		return err
+	}
+	wanted := map[string]bool{}
+	for _, v := range volumes {
+		if v.Holder == "" {
+			continue
+		}
+		wanted[s.mountPath(v.UID)] = true
+		if err := s.mount(v.UID); err != nil {
+			return fmt.Errorf("recover volume %s: %w", v.UID, err)
+		}
+		s.log.Info("volume recovered", v.UID.Attr(), v.Holder.Attr())
+	}
+	return s.unmountOthers(wanted)
+}
+
+func (s *Store) unmountOthers(wanted map[string]bool) error {
+	mounted, err := s.mounts.Below(s.attach)
+	if err != nil {
+		return fmt.Errorf("recover volumes: %w", err)
+	}
+	for _, path := range mounted {
+		if wanted[path] || path == s.attach {
+			continue
+		}
+		if err := s.mounts.Unbind(path); err != nil {
+			return fmt.Errorf("recover volumes: %w", err)
+		}
+		s.log.Warn("mount without a holder removed", logging.Path(path))
+	}
+	return nil
+}
+
+// Ensure makes a volume, or finds it as it is.
+func (s *Store) Ensure(uid id.Disk) (Volume, error) {
+	defer s.lock(uid)()
+	v, err := s.read(uid)
+	if err == nil || !errors.Is(err, fault.NotFound) {
+		return v, err
+	}
+	tmp, err := os.MkdirTemp(s.data, making)
+	if err != nil {
+		return Volume{}, classify(fmt.Errorf("make volume %s: %w", uid, err))
+	}
+	n := note{Format: noteFormat, UID: string(uid), CreatedAt: time.Now().UTC()}
+	err = errors.Join(makeData(filepath.Join(tmp, dataFolder)), writeNote(tmp, n), os.Chmod(tmp, 0o711))
+	if err == nil {
+		err = renameDurably(tmp, s.folder(uid))
+	}
+	if err != nil {
+		return Volume{}, classify(fmt.Errorf("make volume %s: %w", uid, errors.Join(err, os.RemoveAll(tmp))))
+	}
+	s.log.Info("volume made", uid.Attr())
+	return s.read(uid)
+}
+
+// Attach mounts a volume for its holder under an epoch; see AttachVolume of the
+// contract.
+func (s *Store) Attach(uid id.Disk, holder id.Sandbox, epoch uint64) (Volume, error) {
+	defer s.lock(uid)()
+	v, err := s.read(uid)
+	if err != nil {
+		return Volume{}, err
+	}
+	if err := mayAttach(v, holder, epoch); err != nil {
+		return Volume{}, err
+	}
+	if v.Holder != holder || v.Epoch != epoch {
+		n := note{Format: noteFormat, UID: string(uid), Holder: string(holder), Epoch: epoch, CreatedAt: v.CreatedAt}
+		if err := writeNote(s.folder(uid), n); err != nil {
+			return Volume{}, classify(fmt.Errorf("attach volume %s: %w", uid, err))
+		}
+	}
+	if err := s.mount(uid); err != nil {
+		return Volume{}, classify(fmt.Errorf("attach volume %s: %w", uid, err))
+	}
+	if v.Holder != holder {
+		s.log.Info("volume attached", uid.Attr(), holder.Attr(), logging.Epoch(epoch))
+	}
+	return s.read(uid)
+}
+
+// mayAttach decides whether a volume may be attached; it is pure.
+func mayAttach(v Volume, holder id.Sandbox, epoch uint64) error {
+	switch {
+	case epoch < v.Epoch:
+		return fault.WithReason(fault.New(fault.Conflict, "attach volume %s: epoch %d is lower than %d, which was seen", v.UID, epoch, v.Epoch), ReasonStaleEpoch)
+	case v.Holder == "" && epoch == v.Epoch:
+		return fault.WithReason(fault.New(fault.Conflict, "attach volume %s: epoch %d was given back", v.UID, epoch), ReasonStaleEpoch)
+	case v.Holder != "" && (v.Holder != holder || v.Epoch != epoch):
+		return fault.WithReason(fault.New(fault.Conflict, "attach volume %s: sandbox %s has it under epoch %d", v.UID, v.Holder, v.Epoch), ReasonInUse)
+	}
+	return nil
+}
+
+// Detach unmounts a volume; see DetachVolume of the contract.
+func (s *Store) Detach(uid id.Disk, epoch uint64) error {
+	defer s.lock(uid)()
+	v, err := s.read(uid)
+	if errors.Is(err, fault.NotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if v.Holder == "" {
+		return nil
+	}
+	if epoch < v.Epoch {
+		return fault.WithReason(fault.New(fault.Conflict, "detach volume %s: it is attached under epoch %d, not %d", uid, v.Epoch, epoch), ReasonStaleEpoch)
+	}
+	if err := s.unmount(uid); err != nil {
+		return err
+	}
+	n := note{Format: noteFormat, UID: string(uid), Epoch: v.Epoch, CreatedAt: v.CreatedAt}
+	if err := writeNote(s.folder(uid), n); err != nil {
+		return classify(fmt.Errorf("detach volume %s: %w", uid, err))
+	}
+	s.log.Info("volume detached", uid.Attr(), v.Holder.Attr(), logging.Epoch(v.Epoch))
+	return nil
+}
+
+// Remove removes a volume and its data.
+func (s *Store) Remove(uid id.Disk) error {
+	defer s.lock(uid)()
+	v, err := s.read(uid)
+	if errors.Is(err, fault.NotFound) {
+		return nil
+	}
+	if err != nil && fault.Reason(err) != ReasonBroken {
+		return err
+	}
+	if v.Holder != "" {
+		return fault.WithReason(fault.New(fault.Conflict, "remove volume %s: sandbox %s has it", uid, v.Holder), ReasonInUse)
+	}
+	doomed := filepath.Join(s.data, removing+uid.Lower())
+	if err := renameDurably(s.folder(uid), doomed); err != nil {
+		return classify(fmt.Errorf("remove volume %s: %w", uid, err))
+	}
+	if err := s.removeTree(doomed); err != nil {
+		return classify(fmt.Errorf("remove volume %s: %w", uid, err))
+	}
+	s.log.Info("volume removed", uid.Attr())
+	return nil
+}
+
+// List returns all volumes ordered by uid, broken ones too.
+func (s *Store) List() ([]Volume, error) {
+	entries, err := os.ReadDir(s.data)
+	if err != nil {
+		return nil, fault.New(fault.Unavailable, "list volumes: %w", err)
+	}
+	var volumes []Volume
+	for _, e := range entries {
+		uid := id.Disk(strings.ToUpper(e.Name()))
+		if !e.IsDir() || id.CheckUID(string(uid)) != nil {
+			continue // not a volume of ours
+		}
+		v, err := s.read(uid)
+		switch {
+		case errors.Is(err, fault.NotFound):
+			continue // removed meanwhile
+		case err != nil && fault.Reason(err) != ReasonBroken:
+			return nil, err
+		}
+		volumes = append(volumes, v)
+	}
+	slices.SortFunc(volumes, func(a, b Volume) int { return strings.Compare(string(a.UID), string(b.UID)) })
+	return volumes, nil
+}
+
+// read finds one volume. A broken one comes back with its uid and an error of
+// reason VOLUME_BROKEN.
+func (s *Store) read(uid id.Disk) (Volume, error) {
+	n, err := readNote(s.folder(uid))
+	if errors.Is(err, fs.ErrNotExist) {
+		if _, statErr := os.Stat(s.folder(uid)); errors.Is(statErr, fs.ErrNotExist) {
+			return Volume{}, fault.New(fault.NotFound, "volume %s is not on this node", uid)
+		}
+	}
+	if err == nil && n.UID != string(uid) {
+		err = fmt.Errorf("the note is about %s", n.UID)
+	}
+	if err == nil {
+		_, err = os.Stat(filepath.Join(s.folder(uid), dataFolder))
+	}
+	if err != nil {
+		broken := fmt.Errorf("volume %s is broken: %w; its data is kept in %s", uid, err, s.folder(uid))
+		return Volume{UID: uid, Broken: broken.Error()}, fault.WithReason(fault.New(fault.Conflict, "%w", broken), ReasonBroken)
+	}
+	v := Volume{UID: uid, Holder: id.Sandbox(n.Holder), Epoch: n.Epoch, CreatedAt: n.CreatedAt}
+	if v.Holder != "" {
+		v.Path = s.mountPath(uid)
+	}
+	return v, nil
+}
+
+func (s *Store) folder(uid id.Disk) string    { return filepath.Join(s.data, uid.Lower()) }
+func (s *Store) mountPath(uid id.Disk) string { return filepath.Join(s.attach, uid.Lower()) }
+
+func (s *Store) mount(uid id.Disk) error {
+	if err := os.MkdirAll(s.mountPath(uid), 0o711); err != nil {
+		return err
+	}
+	return s.mounts.Bind(filepath.Join(s.folder(uid), dataFolder), s.mountPath(uid))
+}
+
+func (s *Store) unmount(uid id.Disk) error {
+	if err := syncFolder(filepath.Join(s.folder(uid), dataFolder)); err != nil {
+		return classify(fmt.Errorf("detach volume %s: %w", uid, err))
+	}
+	if err := s.mounts.Unbind(s.mountPath(uid)); err != nil {
+		return fault.New(fault.Unavailable, "detach volume %s: %w", uid, err)
+	}
+	if err := os.Remove(s.mountPath(uid)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return classify(fmt.Errorf("detach volume %s: %w", uid, err))
+	}
+	return nil
+}
+
+// lock makes operations on one volume come one at a time. Locks are few and
+// small and are kept.
+func (s *Store) lock(uid id.Disk) (unlock func()) {
+	s.mu.Lock()
+	l := s.locks[uid]
+	if l == nil {
+		l = &sync.Mutex{}
+		s.locks[uid] = l
+	}
+	s.mu.Unlock()
+	l.Lock()
+	return l.Unlock
+}

@@ -1,0 +1,235 @@
+// Package child owns the processes of the components: how they are made, what
+// they inherit, how they end, and what is left of them.
+//
+// All children are made by one goroutine on one thread, and each is waited for by
+// its own number and never by "any child". A child of ours gets an exact
+// environment, its user and capabilities, a leash, its listening socket, the files
+// that its predecessor left in the fd store, and a cgroup that is killed and seen
+// empty before the next one starts. What an earlier supervisor left is ended
+// before anything starts.
+//
+// It must never decide when a component starts or ends: it does what the loop
+// (package supervise) asks for, once. In the trail it is the last step of a start.
+package child
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"staddle.internal/kit/boottime"
+	"staddle.internal/kit/fdstore"
+	"staddle.internal/kit/logging"
+)
+
+// trimPeriod is how often the sizes of the output files are looked at.
+const trimPeriod = 2 * time.Second
+
+// Config says which children there are, and where their things lie.
+type Config struct {
+	// Specs of all components.
+	Specs []Spec
+	// RunDir is the supervisor's own folder of what ends with the boot: notes and
+	// the socket of the fd store.
+	RunDir string
+	// LogDir gets the output of the children.
+	LogDir string
+	// Cgroup is the cgroup of all components, from CgroupBase. Empty means that
+	// children have none of their own.
+	Cgroup string
+	// LeftoverGrace is how long a foreign left-over may take to end.
+	LeftoverGrace time.Duration
+}
+
+// Exit tells how a child ended.
+type Exit struct {
+	Name string
+	PID  int
+	// How is "exit code 1" or "signal killed".
+	How string
+}
+
+// Deps are what a Runner needs from others.
+type Deps struct {
+	Log *slog.Logger
+	// Exited learns of each end exactly once, when also everything is gone that
+	// the process left in its cgroup.
+	Exited func(Exit)
+}
+
+// Runner makes, ends and reaps children.
+type Runner struct {
+	cfg     Config
+	deps    Deps
+	spawner spawner
+	store   *fdstore.Manager
+	boot    string
+	own     uint64 // capabilities of this process
+	warned  sync.Map
+
+	wg sync.WaitGroup // one goroutine per child, and the spawner
+
+	mu       sync.Mutex // guards all below
+	children map[string]*child
+	owners   map[int]string // by process id: the present child of each, or its last
+}
+
+// child is one component's present or last process, and what outlives it.
+type child struct {
+	spec   Spec
+	socket *socket // nil if it has none
+	cgroup cgroup
+
+	pid     int // 0 while there is none
+	process *os.Process
+	leash   *os.File
+}
+
+// New returns a Runner without children.
+func New(cfg Config, deps Deps) *Runner {
+	r := &Runner{
+		cfg: cfg, deps: deps, spawner: spawner{orders: make(chan order)},
+		children: map[string]*child{}, owners: map[int]string{},
+	}
+	r.store = fdstore.NewManager(
+		fdstore.ManagerConfig{Path: r.notifySocket()},
+		fdstore.ManagerDeps{Owner: r.owner, Log: deps.Log})
+	return r
+}
+
+func (r *Runner) notifySocket() string { return filepath.Join(r.cfg.RunDir, "notify.sock") }
+
+// owner says whose process wrote to the fd store: the number counts until the
+// component has its next process, so that words of the dying are heard.
+func (r *Runner) owner(pid int, _ uint32) (string, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	name, ok := r.owners[pid]
+	return name, ok
+}
+
+// Run ends left-overs, makes the sockets, and then serves Start until ctx ends.
+// Children should have been ended before; those that were not lose their leash.
+func (r *Runner) Run(ctx context.Context, ready func()) error {
+	if err := r.prepare(ctx); err != nil {
+		return err
+	}
+	stopped, stop := context.WithCancel(context.WithoutCancel(ctx))
+	r.wg.Go(func() { r.spawner.run(stopped) }) // owned by Run: ends with stopped
+	err := r.store.Run(ctx, func() {
+		r.wg.Go(func() { r.trimOutputs(stopped) }) // the same
+		ready()
+	})
+	err = errors.Join(err, r.release())
+	stop()
+	r.wg.Wait()
+	return err
+}
+
+// prepare makes what children find when they start.
+func (r *Runner) prepare(ctx context.Context) (err error) {
+	if r.boot, err = boottime.ID(); err != nil {
+		return err
+	}
+	if r.own, err = ownCapabilities(); err != nil {
+		return err
+	}
+	for dir, mode := range map[string]os.FileMode{r.cfg.RunDir: 0o755, r.cfg.LogDir: 0o750} {
+		if err := os.MkdirAll(dir, mode); err != nil {
+			return fmt.Errorf("make folder: %w", err)
+		}
+	}
+	if err := r.endLeftovers(ctx); err != nil {
+		return err
+	}
+	for _, s := range r.cfg.Specs {
+		if err := r.addChild(ctx, s); err != nil {
+			return fmt.Errorf("prepare component %s: %w", s.Name, err)
+		}
+	}
+	return nil
+}
+
+func (r *Runner) addChild(ctx context.Context, s Spec) (err error) {
+	c := &child{spec: s}
+	if !s.Foreign {
+		if c.cgroup, err = makeCgroup(r.cfg.Cgroup, s.Name); err != nil {
+			return err
+		}
+		if err := c.cgroup.clear(ctx); err != nil {
+			return err
+		}
+	}
+	if s.Socket != "" {
+		c.socket = &socket{path: s.Socket}
+		if err := c.socket.listen(); err != nil {
+			return err
+		}
+	}
+	r.mu.Lock()
+	r.children[s.Name] = c
+	r.mu.Unlock()
+	return nil
+}
+
+// endLeftovers ends all that an earlier supervisor noted, all at once.
+func (r *Runner) endLeftovers(ctx context.Context) error {
+	var wg sync.WaitGroup
+	errs := make([]error, len(r.cfg.Specs))
+	for i, s := range r.cfg.Specs {
+		wg.Go(func() { // waited for below
+			pid, err := endLeftover(ctx, r.cfg.RunDir, s.Name, r.boot, !s.Foreign, r.cfg.LeftoverGrace)
+			if pid != 0 {
+				r.deps.Log.Warn("left-over ended", logging.Component(s.Name), slog.Int("pid", pid))
+			}
+			errs[i] = err
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// release gives up everything that outlives single children.
+func (r *Runner) release() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	errs := []error{r.store.Close()}
+	for _, c := range r.children {
+		if c.socket != nil {
+			errs = append(errs, c.socket.close())
+		}
+		if c.pid == 0 {
+			errs = append(errs, c.cgroup.remove())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (r *Runner) trimOutputs(ctx context.Context) {
+	tick := time.NewTicker(trimPeriod)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+		for _, s := range r.cfg.Specs {
+			if err := trimOutput(r.cfg.LogDir, s.Name, maxOutput); err != nil {
+				r.warnOnce("output not trimmed", s.Name, err)
+			}
+		}
+	}
+}
+
+// warnOnce logs a lasting trouble once per component.
+func (r *Runner) warnOnce(message, name string, err error) {
+	if _, told := r.warned.LoadOrStore(message+name, true); !told {
+		r.deps.Log.Warn(message, logging.Component(name), logging.Err(err))
+	}
+}

@@ -1,0 +1,289 @@
+// Package supervise owns the loop that brings the boot graph to life: one
+// goroutine holds the table of states, feeds the machine with what happened, and
+// does what it says.
+//
+// It must never decide by itself: every rule is in package machine. It must never
+// wait for a child either; ends, answers of health and wishes of operators come to
+// it as events. In the trail it is the keeper of the supervisor, between the
+// machine and the children.
+package supervise
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"staddle.internal/kit/fault"
+	"staddle.internal/kit/logging"
+
+	"staddle.internal/services/supervisor/internal/machine"
+)
+
+// children does what the machine wants.
+type children interface {
+	Start(ctx context.Context, name string) (pid int, err error)
+	Terminate(name string, pid int) error
+	Kill(name string, pid int) error
+}
+
+// Deps are what a Loop needs from others.
+type Deps struct {
+	Children children
+	// Probe asks one process until ctx ends.
+	Probe func(ctx context.Context, name string, pid int, emit func(machine.Event)) error
+	// Changed learns of each new table. It must not block.
+	Changed func(machine.Table)
+	Log     *slog.Logger
+}
+
+// Loop is the keeper of all components.
+type Loop struct {
+	plan   machine.Plan
+	deps   Deps
+	events chan machine.Event
+	asked  chan restart
+	done   chan struct{} // closed when the loop has ended
+
+	// Owned by the goroutine of Run.
+	waiters []restart
+	probes  map[string]context.CancelFunc
+	wg      sync.WaitGroup
+
+	mu      sync.Mutex // guards the two below
+	table   machine.Table
+	changed chan struct{} // closed and replaced at each change
+}
+
+// restart is one wish of an operator.
+type restart struct {
+	name  string
+	pid   int // that must go, once it is known
+	reply chan error
+}
+
+// New returns a loop over the plan in which nothing has started.
+func New(plan machine.Plan, deps Deps) *Loop {
+	return &Loop{
+		plan: plan, deps: deps,
+		events: make(chan machine.Event, 64), asked: make(chan restart), done: make(chan struct{}),
+		probes: map[string]context.CancelFunc{},
+		table:  plan.Start(time.Now()), changed: make(chan struct{}),
+	}
+}
+
+// Table returns the states now. It must not be changed.
+func (l *Loop) Table() machine.Table {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.table
+}
+
+// Changed returns a channel that is closed at the next change. Take it before
+// Table, so that no change falls between the two.
+func (l *Loop) Changed() <-chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.changed
+}
+
+// Exited takes the end of a child.
+func (l *Loop) Exited(name string, pid int, how string) {
+	l.post(machine.Event{Kind: machine.Exited, Name: name, PID: pid, Reason: how})
+}
+
+func (l *Loop) post(e machine.Event) {
+	select {
+	case l.events <- e:
+	case <-l.done:
+	}
+}
+
+// Restart has a component begin anew and returns once its old process is gone. It
+// returns the kinds that the contract names.
+func (l *Loop) Restart(ctx context.Context, name string) error {
+	r := restart{name: name, reply: make(chan error, 1)}
+	over := fault.New(fault.Unavailable, "restart component %s: the supervisor has stopped", name)
+	select {
+	case l.asked <- r:
+	case <-l.done:
+		return over
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	select {
+	case err := <-r.reply:
+		return err
+	case <-l.done:
+		return over
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// Run starts the components and keeps them until ctx ends, then stops them in
+// reverse and returns when all are gone. With a plan that fails fast it also ends,
+// with an error, after the first failure of the boot.
+func (l *Loop) Run(ctx context.Context, ready func()) error {
+	defer close(l.done)
+	defer l.wg.Wait()
+	work := context.WithoutCancel(ctx) // starts and probes outlast the wish to stop
+	ready()
+	stop := ctx.Done()
+	l.step(work, machine.Event{Kind: machine.Tick})
+	for !l.Table().Over {
+		timer, fired := l.timer()
+		select {
+		case e := <-l.events:
+			l.step(work, e)
+		case r := <-l.asked:
+			l.restart(work, r)
+		case <-fired:
+			l.step(work, machine.Event{Kind: machine.Tick})
+		case <-stop:
+			stop = nil
+			l.step(work, machine.Event{Kind: machine.StopAsked})
+		}
+		timer.Stop()
+	}
+	if failure := l.Table().Failure; failure != "" {
+		return errors.New("start of the node failed: " + failure)
+	}
+	return context.Cause(ctx)
+}
+
+// timer fires when the table changes by itself.
+func (l *Loop) timer() (*time.Timer, <-chan time.Time) {
+	due := l.Table().Deadline()
+	if due.IsZero() {
+		return time.NewTimer(0), nil
+	}
+	t := time.NewTimer(max(0, time.Until(due)))
+	return t, t.C
+}
+
+// step feeds the machine, and what comes of its actions, until it is at rest.
+func (l *Loop) step(ctx context.Context, e machine.Event) {
+	todo := []machine.Event{e}
+	for len(todo) > 0 {
+		e, todo = todo[0], todo[1:]
+		e.At, e.Jitter = time.Now(), rand.Float64()
+		if e.Kind == machine.Exited {
+			l.endProbe(e.Name)
+		}
+		before := l.Table()
+		after, actions := l.plan.Step(before, e)
+		l.publish(before, after)
+		for _, a := range actions {
+			if event, ok := l.act(ctx, a); ok {
+				todo = append(todo, event)
+			}
+		}
+	}
+}
+
+// act does one thing. Only a start has an event as its answer.
+func (l *Loop) act(ctx context.Context, a machine.Action) (machine.Event, bool) {
+	var err error
+	switch a.Kind {
+	case machine.Start:
+		pid, err := l.deps.Children.Start(ctx, a.Name)
+		if err != nil {
+			return machine.Event{Kind: machine.SpawnFailed, Name: a.Name, Reason: err.Error()}, true
+		}
+		l.beginProbe(ctx, a.Name, pid)
+		return machine.Event{Kind: machine.Spawned, Name: a.Name, PID: pid}, true
+	case machine.Terminate:
+		err = l.deps.Children.Terminate(a.Name, a.PID)
+	case machine.Kill:
+		err = l.deps.Children.Kill(a.Name, a.PID)
+	}
+	if err != nil { // its exit, or the next time-out, goes on from here
+		l.deps.Log.Warn("process not signalled", logging.Component(a.Name), logging.Err(err))
+	}
+	return machine.Event{}, false
+}
+
+func (l *Loop) beginProbe(ctx context.Context, name string, pid int) {
+	ctx, cancel := context.WithCancel(ctx)
+	l.probes[name] = cancel
+	l.wg.Go(func() { // owned by Run: ended by endProbe at the exit of the process
+		if err := l.deps.Probe(ctx, name, pid, l.post); err != nil {
+			l.post(machine.Event{Kind: machine.NotServing, Name: name, PID: pid, Reason: err.Error()})
+		}
+	})
+}
+
+func (l *Loop) endProbe(name string) {
+	if cancel, ok := l.probes[name]; ok {
+		cancel()
+		delete(l.probes, name)
+	}
+}
+
+// restart checks a wish and remembers who waits for it.
+func (l *Loop) restart(ctx context.Context, r restart) {
+	table := l.Table()
+	if err := table.CanRestart(r.name); err != nil {
+		r.reply <- err
+		return
+	}
+	r.pid = table.Members[r.name].PID
+	l.waiters = append(l.waiters, r)
+	l.step(ctx, machine.Event{Kind: machine.RestartAsked, Name: r.name})
+}
+
+// publish makes a table the present one.
+func (l *Loop) publish(before, after machine.Table) {
+	l.mu.Lock()
+	l.table = after
+	close(l.changed)
+	l.changed = make(chan struct{})
+	l.mu.Unlock()
+	for _, c := range l.plan.Components {
+		l.log(c.Name, before.Members[c.Name], after.Members[c.Name])
+	}
+	l.deps.Changed(after)
+	var left []restart
+	for _, w := range l.waiters {
+		if w.pid != 0 && after.Members[w.name].PID == w.pid {
+			left = append(left, w)
+			continue
+		}
+		w.reply <- nil
+	}
+	l.waiters = left
+}
+
+// log writes the one line of a change of state.
+func (l *Loop) log(name string, before, after *machine.Member) {
+	if before.State == after.State {
+		return
+	}
+	attrs := []any{
+		logging.Component(name), logging.From(before.State.String()), logging.To(after.State.String()),
+		logging.Reason(after.Reason),
+	}
+	if after.State == machine.BackingOff {
+		l.deps.Log.Warn("component failed", append(attrs, logging.RetryIn(time.Until(after.NextStart)))...)
+		return
+	}
+	l.deps.Log.Info("component changed", attrs...)
+}
+
+// Describe says in one sentence which components are not ready, and why.
+func Describe(plan machine.Plan, t machine.Table) (reason string, names []string) {
+	names = plan.Unready(t)
+	if len(names) == 0 {
+		return "", nil
+	}
+	first := t.Members[names[0]]
+	reason = fmt.Sprintf("%d of %d components are not ready: %s is %s", len(names), len(plan.Components), names[0], first.State)
+	if first.Reason != "" && first.Reason != first.State.String() {
+		reason += " (" + first.Reason + ")"
+	}
+	return reason, names
+}

@@ -1,0 +1,159 @@
+// Package supervisor is the process that starts the others in the order of the
+// boot graph, keeps them, and stops them in reverse.
+//
+// It owns the graph, the listening sockets, the fd store and the children. It must
+// never contain domain logic, and is never required: every process waits for its
+// neighbours by itself, and another supervisor, or a person, may start them. In the
+// trail it is the first process of a node; its main is below.
+package supervisor
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	supervisorv1 "staddle.internal/proto/gen/staddle/supervisor/v1"
+
+	"staddle.internal/kit/backoff"
+	"staddle.internal/kit/config"
+	"staddle.internal/kit/logging"
+	"staddle.internal/kit/process"
+	"staddle.internal/kit/run"
+
+	"staddle.internal/services/supervisor/internal/api"
+	"staddle.internal/services/supervisor/internal/child"
+	"staddle.internal/services/supervisor/internal/graph"
+	"staddle.internal/services/supervisor/internal/machine"
+	"staddle.internal/services/supervisor/internal/probe"
+	"staddle.internal/services/supervisor/internal/supervise"
+)
+
+// name of the process.
+const name = "supervisor"
+
+// silentGrace bounds the stop of a process that gives no answer.
+const silentGrace = 3 * time.Second
+
+// exitMargin is what the end of a killed process and of its cgroup may take.
+const exitMargin = 5 * time.Second
+
+// Main runs the supervisor and returns its exit code: 2 if the graph is wrong, and
+// then nothing was started.
+func Main() int {
+	var failFast bool
+	frame := process.Frame{Name: name, Flags: func(fs *flag.FlagSet) {
+		fs.BoolVar(&failFast, "fail-fast", false, "stop everything when a component fails before all were ready once")
+	}}
+	return frame.Main(func(_ context.Context, p *process.Process) ([]run.Member, error) {
+		return build(p, failFast)
+	})
+}
+
+// build puts the parts together; the children are ended before what they lean on.
+func build(p *process.Process, failFast bool) ([]run.Member, error) {
+	g, err := graph.New(p.ConfigPath, p.Config.Graph(), config.ContainerdName)
+	if err != nil {
+		return nil, err
+	}
+	specs, err := specsOf(p, g)
+	if err != nil {
+		return nil, err
+	}
+	plan := planOf(p.Config.Supervisor, g, failFast)
+	var loop *supervise.Loop
+	children := child.New(childConfig(p, specs), child.Deps{Log: p.Log, Exited: func(e child.Exit) {
+		loop.Exited(e.Name, e.PID, e.How)
+	}})
+	loop = supervise.New(plan, supervise.Deps{
+		Children: children, Probe: prober(p, specs), Log: p.Log, Changed: statusOf(p, plan),
+	})
+	p.Server.AlwaysServe(supervisorv1.SupervisorService_ServiceDesc.ServiceName)
+	supervisorv1.RegisterSupervisorServiceServer(p.Server.GRPC(), api.New(plan, loop, shutdown(p)))
+	return []run.Member{
+		{Name: "folders", Run: folders(p, specs)},
+		{Name: "children", Run: children.Run},
+		{Name: "components", Run: loop.Run, StopTimeout: stopTime(plan)},
+	}, nil
+}
+
+// planOf turns configuration into the rules of the machine.
+func planOf(s config.Supervisor, g graph.Graph, failFast bool) machine.Plan {
+	plan := machine.Plan{
+		Backoff:     backoff.Policy{Initial: s.Backoff.Initial.Std(), Cap: s.Backoff.Cap.Std(), Stable: s.Backoff.Stable.Std()},
+		SilentGrace: silentGrace, FailFast: failFast,
+	}
+	for _, c := range g.Components {
+		plan.Components = append(plan.Components, machine.Component{
+			Name: c.Name, Needs: c.Needs, OrderOnly: c.OrderOnly,
+			StartTimeout: either(c.StartTimeout, s.StartTimeout), StopTimeout: either(c.StopTimeout, s.StopTimeout),
+		})
+	}
+	return plan
+}
+
+func either(own, common config.Duration) time.Duration {
+	if own != 0 {
+		return own.Std()
+	}
+	return common.Std()
+}
+
+// stopTime is what the stop of everything may take, one after the other.
+func stopTime(plan machine.Plan) time.Duration {
+	var sum time.Duration
+	for _, c := range plan.Components {
+		sum += c.StopTimeout + exitMargin
+	}
+	return sum
+}
+
+func childConfig(p *process.Process, specs []child.Spec) child.Config {
+	cgroup, err := child.CgroupBase(p.Paths.Root)
+	if err != nil {
+		p.Log.Warn("components share a cgroup", logging.Err(err))
+	}
+	return child.Config{
+		Specs: specs, Cgroup: cgroup,
+		RunDir:        filepath.Join(p.Paths.Run(), name),
+		LogDir:        filepath.Join(p.Paths.Var(name), "logs"),
+		LeftoverGrace: p.Config.Supervisor.StopTimeout.Std(),
+	}
+}
+
+func prober(p *process.Process, specs []child.Spec) func(context.Context, string, int, func(machine.Event)) error {
+	return func(ctx context.Context, component string, pid int, emit func(machine.Event)) error {
+		t := probe.Target{Name: component, PID: pid, Socket: p.Paths.Socket(component)}
+		for _, s := range specs {
+			if s.Name == component && s.Foreign {
+				t.Socket, t.Plain = p.Config.Containerd.Address, true
+			}
+		}
+		return probe.Watch(ctx, probe.Default(), t, emit)
+	}
+}
+
+// statusOf makes the supervisor itself ready while all components are.
+func statusOf(p *process.Process, plan machine.Plan) func(machine.Table) {
+	const source = "components"
+	p.Status.Block(source, "no component has been started")
+	return func(t machine.Table) {
+		if reason, names := supervise.Describe(plan, t); reason != "" {
+			p.Status.Block(source, reason, names...)
+			return
+		}
+		p.Status.Unblock(source)
+	}
+}
+
+// shutdown ends this process the way a signal does, so that there is one way.
+func shutdown(p *process.Process) func() {
+	return func() {
+		if err := unix.Kill(unix.Getpid(), unix.SIGTERM); err != nil {
+			p.Log.Error("shutdown not begun", logging.Err(fmt.Errorf("send signal to own process: %w", err)))
+		}
+	}
+}

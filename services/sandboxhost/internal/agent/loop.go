@@ -1,0 +1,227 @@
+// Package agent is the loop that makes this node's sandboxes match their records,
+// and reports how they are.
+//
+// Two streams feed one queue of uids: the records in clusteraccess' mirror, and
+// the sandboxes that the host holds. For each uid Decide says what to do about
+// everything known at that moment; a worker does it, and a uid that failed comes
+// back after a while. One sandbox that is slow or refused delays no other.
+//
+// It must never talk to containerd, never act on a mirror that is not live, and
+// never remove a sandbox because a list did not name it. In the trail it stands
+// between the mirror and the host's EnsureSandbox.
+package agent
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"k8s.io/client-go/util/workqueue"
+
+	"staddle.internal/kit/fault"
+	"staddle.internal/kit/id"
+	"staddle.internal/kit/logging"
+	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
+	sandboxhostv1 "staddle.internal/proto/gen/staddle/sandboxhost/v1"
+)
+
+// Shape of the loop.
+const (
+	workers    = 4
+	retryFirst = 50 * time.Millisecond
+	retryCap   = 30 * time.Second
+	// againAfter spaces questions about a record that the coordinator has and the
+	// mirror has not.
+	againAfter = 5 * time.Second
+)
+
+// Config says whose agent it is.
+type Config struct {
+	// Node is the name of this node.
+	Node string
+	// Memory is the path of the journal of what was seen. Its folder must exist.
+	Memory string
+	// Resync is how often everything is looked at again without a cause.
+	Resync time.Duration
+}
+
+// Deps is what an agent needs.
+type Deps struct {
+	// Cluster is where records come from and statuses go.
+	Cluster Cluster
+	// Host keeps the sandboxes.
+	Host Host
+	// Log gets what the agent decides.
+	Log *slog.Logger
+	// Trusted is told whether the mirror shows the history that this node knows.
+	Trusted func(bool)
+}
+
+// Agent is the loop.
+type Agent struct {
+	cfg   Config
+	deps  Deps
+	log   *slog.Logger
+	queue workqueue.TypedRateLimitingInterface[id.Sandbox]
+	view  *view
+
+	mu       sync.Mutex            // guards reported
+	reported map[id.Sandbox]uint64 // seq that clusteraccess has taken
+}
+
+// New returns an agent that does nothing until Run.
+func New(cfg Config, deps Deps) *Agent {
+	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[id.Sandbox](retryFirst, retryCap)
+	a := &Agent{
+		cfg: cfg, deps: deps, log: deps.Log,
+		queue:    workqueue.NewTypedRateLimitingQueue(limiter),
+		reported: make(map[id.Sandbox]uint64),
+	}
+	a.view = &view{
+		node: cfg.Node, records: newTable[*resourcev1.Resource](), states: newTable[*sandboxhostv1.SandboxState](),
+		change: a.look, trust: a.trust,
+	}
+	return a
+}
+
+// look queues sandboxes to be looked at.
+func (a *Agent) look(uids ...id.Sandbox) {
+	for _, uid := range uids {
+		a.queue.Add(uid)
+	}
+}
+
+func (a *Agent) trust(t Trust) {
+	if t != Trusted {
+		a.log.Warn("mirror distrusted", logging.Reason(t.String()))
+	}
+	a.deps.Trusted(t == Trusted)
+}
+
+// step takes one sandbox from the queue, which gives the same one to no other
+// worker meanwhile. It reports false when the queue is closed.
+func (a *Agent) step(ctx context.Context) bool {
+	uid, closed := a.queue.Get()
+	if closed {
+		return false
+	}
+	defer a.queue.Done(uid)
+	if err := a.reconcile(ctx, uid); err != nil {
+		if ctx.Err() == nil {
+			a.log.Warn("step failed", uid.Attr(), logging.Err(err))
+			a.queue.AddRateLimited(uid)
+		}
+		return true
+	}
+	a.queue.Forget(uid)
+	return true
+}
+
+// reconcile decides about one sandbox and does it.
+func (a *Agent) reconcile(ctx context.Context, uid id.Sandbox) error {
+	in, epoch := a.view.input(uid)
+	if in.Record == nil && in.Host == nil {
+		a.unreport(uid)
+		return nil
+	}
+	d := Decide(in)
+	a.log.Debug("sandbox decided", uid.Attr(), logging.Step(d.Step.String()))
+	var errs []error
+	if d.Report {
+		errs = append(errs, a.report(ctx, uid, in))
+	}
+	switch d.Step {
+	case StepEnsure:
+		errs = append(errs, a.ensure(ctx, in))
+	case StepRemove:
+		errs = append(errs, a.deps.Host.RemoveSandbox(ctx, uid))
+	case StepBury:
+		errs = append(errs, a.bury(ctx, uid, in))
+	case StepConfirmRemove:
+		errs = append(errs, a.confirmed(ctx, uid, epoch, a.deps.Host.RemoveSandbox))
+	case StepConfirmForget:
+		errs = append(errs, a.confirmed(ctx, uid, epoch, a.deps.Host.ForgetSandbox))
+	case StepNone:
+	}
+	return errors.Join(errs...)
+}
+
+// ensure hands the wish to the host. What the host refuses becomes the sandbox's
+// status, and is tried again in case the cause goes away.
+func (a *Agent) ensure(ctx context.Context, in Input) error {
+	err := a.deps.Host.EnsureSandbox(ctx, in.Record)
+	if err == nil {
+		return nil
+	}
+	if in.Host == nil { // else its statuses are the host's to make
+		if status := refusedStatus(in.Record, a.cfg.Node, err, time.Now()); status != nil {
+			return errors.Join(err, a.deps.Cluster.Report(ctx, withStatus(in.Record, status)))
+		}
+	}
+	return err
+}
+
+// bury makes sure that a uid never starts here, and says so.
+func (a *Agent) bury(ctx context.Context, uid id.Sandbox, in Input) error {
+	if err := a.deps.Host.RemoveSandbox(ctx, uid); err != nil {
+		return err
+	}
+	held, err := a.deps.Host.Holds(ctx, uid)
+	if err != nil || held { // what is held reports itself
+		return err
+	}
+	return a.deps.Cluster.Report(ctx, withStatus(in.Record, buriedStatus(in.Record, a.cfg.Node, time.Now())))
+}
+
+// confirmed asks the coordinator itself whether a record is gone, and only then,
+// and only if nothing that the question rested on has changed, acts.
+func (a *Agent) confirmed(ctx context.Context, uid id.Sandbox, epoch uint64, act func(context.Context, id.Sandbox) error) error {
+	err := a.deps.Cluster.Get(ctx, uid)
+	switch {
+	case err == nil:
+		a.log.Debug("record absent from the mirror found", uid.Attr())
+		a.queue.AddAfter(uid, againAfter)
+		return nil
+	case !errors.Is(err, fault.NotFound):
+		return err
+	}
+	if in, now := a.view.input(uid); now != epoch || in.Record != nil {
+		a.queue.Add(uid)
+		return nil
+	}
+	a.log.Info("record gone", uid.Attr())
+	return act(ctx, uid)
+}
+
+// report sends the host's status, once per seq and stream of records.
+func (a *Agent) report(ctx context.Context, uid id.Sandbox, in Input) error {
+	seq := in.Host.GetStatus().GetSeq()
+	a.mu.Lock()
+	done := a.reported[uid] >= seq
+	a.mu.Unlock()
+	if done {
+		return nil
+	}
+	if err := a.deps.Cluster.Report(ctx, withStatus(in.Record, in.Host.GetStatus())); err != nil {
+		return err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.reported[uid] = max(a.reported[uid], seq)
+	return nil
+}
+
+func (a *Agent) unreport(uid id.Sandbox) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.reported, uid)
+}
+
+// reportAnew forgets what clusteraccess has taken: it may have been restarted.
+func (a *Agent) reportAnew() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	clear(a.reported)
+}

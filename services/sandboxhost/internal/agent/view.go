@@ -1,0 +1,194 @@
+package agent
+
+import (
+	"sync"
+
+	"staddle.internal/kit/id"
+	clusteraccessv1 "staddle.internal/proto/gen/staddle/clusteraccess/v1"
+	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
+	sandboxhostv1 "staddle.internal/proto/gen/staddle/sandboxhost/v1"
+)
+
+// table is what one stream has told: the whole, and, while a snapshot is under
+// way, the part of the new whole that has come.
+type table[V any] struct {
+	whole map[id.Sandbox]V
+	fresh map[id.Sandbox]V // nil outside a snapshot
+}
+
+func newTable[V any]() table[V] { return table[V]{whole: make(map[id.Sandbox]V)} }
+
+func (t *table[V]) begin() { t.fresh = make(map[id.Sandbox]V) }
+
+func (t *table[V]) set(uid id.Sandbox, v V) {
+	t.whole[uid] = v
+	if t.fresh != nil {
+		t.fresh[uid] = v
+	}
+}
+
+func (t *table[V]) remove(uid id.Sandbox) {
+	delete(t.whole, uid)
+	if t.fresh != nil {
+		delete(t.fresh, uid)
+	}
+}
+
+// complete ends a snapshot: what it did not name is not there. It returns the
+// uids that went, and whether a snapshot was under way.
+func (t *table[V]) complete() (gone []id.Sandbox, snapshot bool) {
+	if t.fresh == nil {
+		return nil, false
+	}
+	for uid := range t.whole {
+		if _, ok := t.fresh[uid]; !ok {
+			gone = append(gone, uid)
+		}
+	}
+	t.whole, t.fresh = t.fresh, nil
+	return gone, true
+}
+
+// view is what the agent knows: the mirror's records and the host's sandboxes.
+// Its three functions are called with the lock held and must not call it back.
+type view struct {
+	node   string
+	judge  func(state *clusteraccessv1.MirrorState, snapshot bool) Trust
+	change func(uids ...id.Sandbox) // look at these again
+	trust  func(Trust)              // told when it changes
+
+	mu        sync.Mutex // guards all below
+	records   table[*resourcev1.Resource]
+	states    table[*sandboxhostv1.SandboxState]
+	live      bool
+	trusted   Trust
+	hostKnown bool
+	epoch     uint64 // grows whenever live, trusted or hostKnown may have changed
+}
+
+// input is all that is known about one sandbox, and the epoch of that knowledge.
+func (v *view) input(uid id.Sandbox) (Input, uint64) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return Input{
+		Node: v.node, Record: v.records.whole[uid], Live: v.live, Trust: v.trusted,
+		Host: v.states.whole[uid], HostKnown: v.hostKnown,
+	}, v.epoch
+}
+
+// all are the sandboxes that either side knows.
+func (v *view) all() []id.Sandbox {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.allLocked()
+}
+
+func (v *view) allLocked() []id.Sandbox {
+	uids := make([]id.Sandbox, 0, len(v.records.whole)+len(v.states.whole))
+	for uid := range v.records.whole {
+		uids = append(uids, uid)
+	}
+	for uid := range v.states.whole {
+		if _, ok := v.records.whole[uid]; !ok {
+			uids = append(uids, uid)
+		}
+	}
+	return uids
+}
+
+// clusterAway says that no stream of records is read: what the last one told stays
+// known, nothing is live, and the next one tells all anew.
+func (v *view) clusterAway() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.records.begin()
+	v.live = false
+	v.epoch++
+}
+
+// clusterEvent takes one message of the stream of records. It reports whether the
+// mirror's state came, which is the first answer of a stream.
+func (v *view) clusterEvent(msg *clusteraccessv1.WatchResourcesResponse) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	switch e := msg.GetEvent().(type) {
+	case *clusteraccessv1.WatchResourcesResponse_Snapshot:
+		v.records.begin()
+		v.live = false
+		v.epoch++
+	case *clusteraccessv1.WatchResourcesResponse_Changed:
+		if uid, ok := sandboxOf(e.Changed); ok {
+			v.records.set(uid, e.Changed)
+			v.change(uid)
+		}
+	case *clusteraccessv1.WatchResourcesResponse_Deleted:
+		if uid, ok := sandboxOf(e.Deleted); ok {
+			v.records.remove(uid)
+			v.change(uid)
+		}
+	case *clusteraccessv1.WatchResourcesResponse_Mirror:
+		v.mirrorLocked(e.Mirror)
+		return true
+	}
+	return false
+}
+
+func sandboxOf(r *resourcev1.Resource) (id.Sandbox, bool) {
+	uid, err := id.ParseSandbox(r.GetMeta().GetUid())
+	return uid, err == nil && r.GetSandbox() != nil // other kinds are none of ours
+}
+
+// mirrorLocked takes the mirror's state: only a live one ends a snapshot.
+func (v *view) mirrorLocked(state *clusteraccessv1.MirrorState) {
+	if !state.GetLive() {
+		v.live = false
+		v.epoch++
+		return
+	}
+	gone, snapshot := v.records.complete()
+	trust := v.judge(state, snapshot)
+	news := snapshot || !v.live || trust != v.trusted
+	if trust != v.trusted {
+		v.trust(trust)
+	}
+	v.live, v.trusted = true, trust
+	if news {
+		v.epoch++
+		v.change(gone...)
+		v.change(v.allLocked()...)
+	}
+}
+
+// hostAway says that no stream of the host is read: what it holds is not known
+// now, and the next one tells all anew.
+func (v *view) hostAway() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.states.begin()
+	v.hostKnown = false
+	v.epoch++
+}
+
+// hostEvent takes one message of the host's stream. It reports whether the host
+// has told all that it holds.
+func (v *view) hostEvent(msg *sandboxhostv1.WatchSandboxesResponse) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	switch e := msg.GetEvent().(type) {
+	case *sandboxhostv1.WatchSandboxesResponse_Changed:
+		uid := id.Sandbox(e.Changed.GetUid())
+		v.states.set(uid, e.Changed)
+		v.change(uid)
+	case *sandboxhostv1.WatchSandboxesResponse_Forgotten:
+		uid := id.Sandbox(e.Forgotten.GetUid())
+		v.states.remove(uid)
+		v.change(uid)
+	case *sandboxhostv1.WatchSandboxesResponse_Synced:
+		v.states.complete()
+		v.hostKnown = true
+		v.epoch++
+		v.change(v.allLocked()...)
+		return true
+	}
+	return false
+}

@@ -1,0 +1,179 @@
+package teardown
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
+)
+
+// shimName is the program of a container's shim.
+const shimName = "containerd-shim-runc-v2"
+
+// handles are open processes: a pid that was used again is never hit.
+type handles []int
+
+// openAll opens those of the processes that are still there.
+func openAll(pids []int) handles {
+	var h handles
+	for _, pid := range pids {
+		if fd, err := unix.PidfdOpen(pid, 0); err == nil {
+			h = append(h, fd)
+		}
+	}
+	return h
+}
+
+func (h handles) close() {
+	for _, fd := range h {
+		_ = unix.Close(fd)
+	}
+}
+
+// signal sends s to all; one that has ended is as good.
+func (h handles) signal(s unix.Signal) {
+	for _, fd := range h {
+		_ = unix.PidfdSendSignal(fd, s, nil, 0)
+	}
+}
+
+// wait says whether all ended within the limit.
+func (h handles) wait(ctx context.Context, limit time.Duration) bool {
+	deadline := time.Now().Add(limit)
+	left := append(handles(nil), h...)
+	for len(left) > 0 {
+		rest := time.Until(deadline)
+		if rest <= 0 || ctx.Err() != nil {
+			return false
+		}
+		polled := []unix.PollFd{{Fd: int32(left[0]), Events: unix.POLLIN}}
+		n, err := unix.Poll(polled, int(min(rest, 200*time.Millisecond).Milliseconds())+1)
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			return false
+		}
+		if n > 0 {
+			left = left[1:]
+		}
+	}
+	return true
+}
+
+// hierarchies are the roots of all mounted cgroup hierarchies.
+func hierarchies() ([]string, error) {
+	infos, err := mountinfo.GetMounts(func(i *mountinfo.Info) (skip, stop bool) {
+		return i.FSType != "cgroup" && i.FSType != "cgroup2", false
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list cgroup hierarchies: %w", err)
+	}
+	var roots []string
+	for _, i := range infos {
+		roots = append(roots, i.Mountpoint)
+	}
+	return roots, nil
+}
+
+// foldersBelow lists a folder and all below it, parents first.
+func foldersBelow(top string) ([]string, error) {
+	var dirs []string
+	err := filepath.WalkDir(top, func(path string, e fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if e.IsDir() {
+			dirs = append(dirs, path)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list cgroups: %w", err)
+	}
+	return dirs, nil
+}
+
+// processesBelow lists the processes in a cgroup and all below it.
+func processesBelow(top string) ([]int, error) {
+	dirs, err := foldersBelow(top)
+	if err != nil {
+		return nil, err
+	}
+	var pids []int
+	for _, dir := range dirs {
+		raw, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) {
+			continue // the cgroup went away meanwhile
+		}
+		if err != nil {
+			return nil, fmt.Errorf("list processes of cgroup %s: %w", dir, err)
+		}
+		for field := range bytes.FieldsSeq(raw) {
+			pid, err := strconv.Atoi(string(field))
+			if err != nil {
+				return nil, fmt.Errorf("list processes of cgroup %s: %w", dir, err)
+			}
+			pids = append(pids, pid)
+		}
+	}
+	return pids, nil
+}
+
+// isShim says whether a process is a shim, of any node.
+func isShim(pid int) bool {
+	args := arguments(pid)
+	return len(args) > 0 && filepath.Base(args[0]) == shimName
+}
+
+// shims are the shims that work for this node's containerd.
+func (d down) shims() ([]int, error) {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil, fmt.Errorf("list processes: %w", err)
+	}
+	var pids []int
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil || !isShim(pid) {
+			continue
+		}
+		if worksFor(arguments(pid), d.cfg.Node.Containerd.Address, d.cfg.Node.Containerd.Namespace) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids, nil
+}
+
+// worksFor says whether a shim's command line names this containerd and
+// namespace.
+func worksFor(args []string, address, namespace string) bool {
+	var sameAddress, sameNamespace bool
+	for i := 1; i+1 < len(args); i++ {
+		switch args[i] {
+		case "-address":
+			sameAddress = args[i+1] == address
+		case "-namespace":
+			sameNamespace = args[i+1] == namespace
+		}
+	}
+	return sameAddress && sameNamespace
+}
+
+// arguments is the command line of a process, empty if it is gone.
+func arguments(pid int) []string {
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	if err != nil || len(raw) == 0 {
+		return nil
+	}
+	return strings.Split(strings.TrimRight(string(raw), "\x00"), "\x00")
+}

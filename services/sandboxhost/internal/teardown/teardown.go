@@ -1,0 +1,246 @@
+// Package teardown takes everything of a node out of the kernel when the node's
+// own processes are stopped: workloads, shims, mounts, namespaces, interfaces,
+// rules, cgroups, and the folder that ends with the boot. What is durable stays,
+// so that a later start continues as after a reboot.
+//
+// It asks nobody and needs nobody: it works on a node whose containerd or journal
+// is broken. It finds things by where they lie (below the node's root) and by the
+// names of its configuration, and must never touch anything else. It stands
+// outside the trail; the command "staddle down" is what calls it.
+package teardown
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
+
+	"staddle.internal/kit/config"
+	"staddle.internal/kit/fault"
+	"staddle.internal/kit/logging"
+	"staddle.internal/services/sandboxhost/internal/network"
+)
+
+// Config says which node to take down.
+type Config struct {
+	// Paths of the node.
+	Paths config.Paths
+	// Node is its node.yaml, resolved.
+	Node *config.Node
+	// Grace is how long workloads may take to end by themselves.
+	Grace time.Duration
+}
+
+// Run takes the node down. Safe to repeat; on a machine without anything of the
+// node it does nothing. It returns Conflict while a process of the node serves,
+// and goes on past single failures, which it returns together.
+func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
+	if err := refuseWhileServed(cfg.Paths); err != nil {
+		return err
+	}
+	d := down{cfg: cfg, log: log}
+	return errors.Join(
+		d.endWorkloads(ctx),
+		d.endShims(ctx),
+		d.unmount(),
+		d.dropNetwork(ctx),
+		d.removeCgroups(),
+		d.emptyRun(),
+	)
+}
+
+type down struct {
+	cfg Config
+	log *slog.Logger
+}
+
+// refuseWhileServed keeps it from taking the floor away under a running node.
+func refuseWhileServed(p config.Paths) error {
+	sockets, err := filepath.Glob(filepath.Join(p.Run(), "*.sock"))
+	if err != nil {
+		return err
+	}
+	for _, path := range sockets {
+		conn, err := net.DialTimeout("unix", path, time.Second)
+		if err == nil {
+			_ = conn.Close()
+			return fault.New(fault.Conflict, "take down node: %s is served; stop its supervisor first", path)
+		}
+	}
+	return nil
+}
+
+// endWorkloads sends SIGTERM to every process in the sandboxes' cgroups, waits
+// for the grace and ends the rest by force.
+func (d down) endWorkloads(ctx context.Context) error {
+	pids, err := d.workloads()
+	if err != nil || len(pids) == 0 {
+		return err
+	}
+	d.log.Info("workloads ending", logging.Count(len(pids)))
+	procs := openAll(pids)
+	defer procs.close()
+	procs.signal(unix.SIGTERM)
+	if procs.wait(ctx, d.cfg.Grace) {
+		return nil
+	}
+	// Those that came meanwhile are ended with those that stayed.
+	if pids, err = d.workloads(); err != nil {
+		return err
+	}
+	late := openAll(pids)
+	defer late.close()
+	late.signal(unix.SIGKILL)
+	if !late.wait(ctx, 5*time.Second) {
+		return fault.New(fault.Unavailable, "end workloads: some do not end, not even by SIGKILL")
+	}
+	return nil
+}
+
+// workloads are the processes in the cgroups of sandboxes, without shims.
+func (d down) workloads() ([]int, error) {
+	tops, err := d.cgroups()
+	if err != nil {
+		return nil, err
+	}
+	var pids []int
+	for _, top := range tops {
+		found, err := processesBelow(top)
+		if err != nil {
+			return nil, err
+		}
+		pids = append(pids, found...)
+	}
+	slices.Sort(pids)
+	return slices.DeleteFunc(slices.Compact(pids), func(pid int) bool { return isShim(pid) }), nil
+}
+
+// endShims ends the shims of this node's containerd, which have nothing to do any
+// more.
+func (d down) endShims(ctx context.Context) error {
+	pids, err := d.shims()
+	if err != nil || len(pids) == 0 {
+		return err
+	}
+	procs := openAll(pids)
+	defer procs.close()
+	procs.signal(unix.SIGKILL)
+	if !procs.wait(ctx, 5*time.Second) {
+		return fault.New(fault.Unavailable, "end shims: some do not end")
+	}
+	return nil
+}
+
+// unmount unmounts everything below the node's folders, the innermost first.
+func (d down) unmount() error {
+	infos, err := mountinfo.GetMounts(nil)
+	if err != nil {
+		return fmt.Errorf("list mounts: %w", err)
+	}
+	var errs []error
+	for _, info := range slices.Backward(infos) {
+		if !d.ours(info.Mountpoint) {
+			continue
+		}
+		err := unix.Unmount(info.Mountpoint, unix.UMOUNT_NOFOLLOW)
+		if errors.Is(err, unix.EBUSY) {
+			err = unix.Unmount(info.Mountpoint, unix.UMOUNT_NOFOLLOW|unix.MNT_DETACH)
+			d.log.Warn("busy mount detached", logging.Path(info.Mountpoint))
+		}
+		if err != nil && !errors.Is(err, unix.EINVAL) { // not a mount any more
+			errs = append(errs, fmt.Errorf("unmount %s: %w", info.Mountpoint, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (d down) ours(path string) bool {
+	for _, dir := range []string{d.cfg.Paths.Run(), d.cfg.Paths.Var("")} {
+		if strings.HasPrefix(path, filepath.Clean(dir)+"/") {
+			return true
+		}
+	}
+	return false
+}
+
+func (d down) dropNetwork(ctx context.Context) error {
+	c := d.cfg.Node.Network
+	return network.New(network.Config{
+		Bridge: c.Bridge, Subnet: c.Subnet, Ledger: filepath.Join(d.cfg.Paths.Var("sandboxhost"), "network.db"),
+	}, network.Deps{Log: d.log}).Teardown(ctx)
+}
+
+// cgroups are the tops of the sandboxes' cgroups, one in each hierarchy.
+func (d down) cgroups() ([]string, error) {
+	roots, err := hierarchies()
+	if err != nil {
+		return nil, err
+	}
+	var tops []string
+	for _, h := range roots {
+		top := filepath.Join(h, d.cfg.Node.Sandboxes.CgroupParent)
+		if _, err := os.Stat(top); err == nil {
+			tops = append(tops, top)
+		}
+	}
+	return tops, nil
+}
+
+func (d down) removeCgroups() error {
+	tops, err := d.cgroups()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, top := range tops {
+		dirs, err := foldersBelow(top)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		for _, dir := range slices.Backward(dirs) {
+			if err := unix.Rmdir(dir); err != nil && !errors.Is(err, unix.ENOENT) {
+				errs = append(errs, fmt.Errorf("remove cgroup %s: %w", dir, err))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// emptyRun removes what ends with the boot: sockets, pins, FIFOs, states. It
+// never removes through a mount.
+func (d down) emptyRun() error {
+	run := d.cfg.Paths.Run()
+	infos, err := mountinfo.GetMounts(mountinfo.PrefixFilter(run))
+	if err != nil {
+		return fmt.Errorf("list mounts: %w", err)
+	}
+	for _, info := range infos {
+		if info.Mountpoint != run {
+			return fault.New(fault.Unavailable, "empty %s: %s is still mounted", run, info.Mountpoint)
+		}
+	}
+	entries, err := os.ReadDir(run)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("empty %s: %w", run, err)
+	}
+	for _, e := range entries {
+		if err := os.RemoveAll(filepath.Join(run, e.Name())); err != nil {
+			return fmt.Errorf("empty %s: %w", run, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,260 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"staddle.internal/kit/backoff"
+	"staddle.internal/kit/fault"
+	"staddle.internal/kit/logging"
+	"staddle.internal/services/sandboxhost/internal/engine"
+
+	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
+	sandboxhostv1 "staddle.internal/proto/gen/staddle/sandboxhost/v1"
+)
+
+const (
+	// imagesLimit bounds the pull of all images of a sandbox, stepLimit every
+	// other step, observeLimit a question.
+	imagesLimit  = time.Hour
+	stepLimit    = time.Minute
+	observeLimit = 10 * time.Second
+	// unclassified is how often a step is tried whose error has no kind that
+	// says that it may help.
+	unclassified = 5
+	// progressPeriod is how often the progress of a slow step is shown.
+	progressPeriod = time.Second
+)
+
+// retryPolicy is for a step or a question that failed and may succeed later.
+var retryPolicy = backoff.Policy{Initial: 200 * time.Millisecond, Cap: 30 * time.Second}
+
+// retryNotes is what a keeper remembers of something that failed.
+type retryNotes struct {
+	tries int
+	at    time.Duration // not before, on the boot clock
+}
+
+// errOverruled is the cause of a step that a new wish made pointless.
+var errOverruled = errors.New("overruled by a new wish")
+
+// observe asks the engine what there is. A question that failed leaves everything
+// as it was.
+func (k *keeper) observe(ctx context.Context) bool {
+	var seen engine.Observed
+	select {
+	case <-k.look: // this is the look
+	default:
+	}
+	err := k.attend(ctx, observeLimit, func() bool { return true }, func(ctx context.Context) (err error) {
+		seen, err = k.host.deps.Engine.Observe(ctx, k.uid)
+		return err
+	})
+	if err != nil {
+		k.troubled(ctx, engine.Action{Step: "observe"}, err)
+		return false
+	}
+	k.observed, k.fresh = seen, true
+	_ = k.change(forPeople, func(r *sandboxhostv1.SandboxRecord) { mirror(r, seen) }) // not written, cannot fail
+	return true
+}
+
+// carryOut does what Next decided.
+func (k *keeper) carryOut(ctx context.Context, d Decision) error {
+	at := k.host.now()
+	switch d.Kind {
+	case Act:
+		return k.act(ctx, d.Action, at)
+	case NoteExit:
+		err := k.change(durable, func(r *sandboxhostv1.SandboxRecord) { noteExit(r, d.Container, at) })
+		if err == nil {
+			k.life.noted[d.Container.ID] = true
+		}
+		return err
+	case Enter:
+		how := durability(d.Phase >= running)
+		message := k.message(d)
+		return k.change(how, func(r *sandboxhostv1.SandboxRecord) { enter(r, d, message, at) })
+	case Begin:
+		return k.begin(d.Backoff, at)
+	case TornDown:
+		return k.tornDown(at)
+	}
+	return fault.New(fault.Internal, "sandbox %s: decision of unknown kind %d", k.uid, d.Kind)
+}
+
+// message is the sentence for people that goes with a new phase.
+func (k *keeper) message(d Decision) string {
+	switch {
+	case d.Phase < stopping:
+		return ""
+	case d.Reason == ReasonStepFailed && k.life.failure != nil:
+		return clip(k.life.failure.Error())
+	case d.Reason == ReasonExited:
+		return describeExits(k.rec.GetStatus())
+	case d.Phase > stopping:
+		return k.rec.GetStatus().GetMessage()
+	}
+	return sentences[d.Reason]
+}
+
+// begin goes on to the next attempt.
+func (k *keeper) begin(waits bool, at moment) error {
+	var failures uint32
+	var wait time.Duration
+	if waits {
+		var ran time.Duration
+		if since := k.rec.GetRunningSinceBoottime(); since != nil {
+			ran = at.Boot - since.AsDuration()
+		}
+		p := k.host.cfg.Restart
+		failures = uint32(p.Next(int(k.rec.GetFailures()), ran))
+		wait = p.Delay(int(failures), rand.Float64())
+	}
+	err := k.change(durable, func(r *sandboxhostv1.SandboxRecord) { begin(r, k.hash, failures, wait, at) })
+	if err != nil {
+		return err
+	}
+	k.life = newLife()
+	k.retry = retryNotes{}
+	return nil
+}
+
+// tornDown says that nothing is left.
+func (k *keeper) tornDown(at moment) error {
+	if err := k.change(durable, func(r *sandboxhostv1.SandboxRecord) { tornDown(r, at) }); err != nil {
+		return err
+	}
+	k.host.freeName(k)
+	if k.orphan {
+		k.leave(nil) // nobody wished for it, so its uid may come back
+	}
+	return nil
+}
+
+// act lets the engine do one step.
+func (k *keeper) act(ctx context.Context, a engine.Action, at moment) error {
+	if a.Step == engine.StepSignal && k.rec.GetStopSentBoottime() == nil {
+		err := k.change(durable, func(r *sandboxhostv1.SandboxRecord) { r.StopSentBoottime = durationpb.New(at.Boot) })
+		if err != nil {
+			return err
+		}
+	}
+	attempt := engine.Attempt{
+		Wish:     k.rec.GetWish(),
+		SpecHash: k.hash,
+		Number:   k.rec.GetStatus().GetAttempt(),
+		Disks:    k.disks(),
+		Progress: k.report,
+	}
+	limit := stepLimit
+	if a.Step == engine.StepImages {
+		limit = imagesLimit
+	}
+	k.log.Debug("step begun", logging.Step(string(a.Step)), logging.Attempt(int64(attempt.Number)))
+	k.fresh = false // whether it succeeds or not
+	wanted := func() bool { return !bringsUp(a.Step) || k.stillWanted(attempt) }
+	err := k.attend(ctx, limit, wanted, func(ctx context.Context) error {
+		return k.host.deps.Engine.Do(ctx, attempt, a)
+	})
+	if err != nil {
+		return err
+	}
+	k.retry = retryNotes{}
+	switch a.Step {
+	case engine.StepImages:
+		k.life.images = attempt.SpecHash == k.hash
+	case engine.StepSignal:
+		k.life.signalled[a.ContainerID] = a.Signal
+	}
+	return nil
+}
+
+// stillWanted says whether what is being made for an attempt is still asked for.
+func (k *keeper) stillWanted(a engine.Attempt) bool {
+	return k.hash == a.SpecHash && !k.rec.GetRemoving() &&
+		k.rec.GetWish().GetSpec().GetDesired() == resourcev1.DesiredState_DESIRED_STATE_RUNNING
+}
+
+// bringsUp says whether a step makes something, rather than ending it.
+func bringsUp(s engine.Step) bool {
+	switch s {
+	case engine.StepImages, engine.StepNamespaces, engine.StepNetwork, engine.StepCreate, engine.StepStart:
+		return true
+	}
+	return false
+}
+
+// attend runs f and reads letters meanwhile. F is cancelled when it is not wanted any
+// more, and always waited for.
+func (k *keeper) attend(ctx context.Context, limit time.Duration, wanted func() bool, f func(context.Context) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	limited, stop := context.WithTimeout(ctx, limit)
+	defer stop()
+	done := make(chan error, 1)
+	go func() { done <- f(limited) }() // owned by this call, which waits for it
+	var shown time.Time
+	for {
+		select {
+		case err := <-done:
+			if err != nil && errors.Is(context.Cause(limited), errOverruled) {
+				return errOverruled
+			}
+			return err
+		case l := <-k.mail:
+			k.read(l)
+			if !wanted() {
+				cancel(errOverruled)
+			}
+		case sentence := <-k.progress:
+			if time.Since(shown) >= progressPeriod {
+				shown = time.Now()
+				k.show(func(s *resourcev1.SandboxStatus) { s.Message = clip(sentence) })
+			}
+		}
+	}
+}
+
+// report takes a sentence about the progress of a step. Only the newest matters.
+func (k *keeper) report(sentence string) {
+	select {
+	case <-k.progress:
+	default:
+	}
+	select {
+	case k.progress <- sentence:
+	default:
+	}
+}
+
+// troubled decides what a failure means: that the attempt cannot succeed, or that
+// the same is tried again later.
+func (k *keeper) troubled(ctx context.Context, a engine.Action, err error) {
+	if errors.Is(err, errOverruled) || k.ended || ctx.Err() != nil {
+		return
+	}
+	k.retry.tries++
+	kind := fault.KindOf(err)
+	final := kind == fault.Invalid || kind == fault.NotFound || kind == fault.Denied ||
+		kind == fault.Internal && k.retry.tries >= unclassified
+	if final && bringsUp(a.Step) {
+		k.log.Warn("step cannot succeed", logging.Step(string(a.Step)), logging.Err(err))
+		k.life.failure = err
+		k.retry = retryNotes{}
+		return
+	}
+	wait := retryPolicy.Delay(k.retry.tries, rand.Float64())
+	k.retry.at = k.host.deps.Now() + wait
+	k.log.Warn("step failed", logging.Step(string(a.Step)), logging.Err(err), logging.RetryIn(wait))
+	k.show(func(s *resourcev1.SandboxStatus) {
+		s.Message = clip(err.Error())
+		if s.GetPhase() < stopping {
+			s.Reason = ReasonRetrying
+		}
+	})
+}

@@ -1,0 +1,248 @@
+package host
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"staddle.internal/kit/backoff"
+	"staddle.internal/kit/id"
+	"staddle.internal/kit/logging"
+	"staddle.internal/services/sandboxhost/internal/engine"
+
+	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
+	sandboxhostv1 "staddle.internal/proto/gen/staddle/sandboxhost/v1"
+)
+
+// observers is how many sandboxes are observed at once at adoption.
+const observers = 8
+
+// askPolicy is for questions that hold the adoption up.
+var askPolicy = backoff.Policy{Initial: 100 * time.Millisecond, Cap: 5 * time.Second}
+
+// adopt makes a keeper for everything that is in the journal or on the node. It
+// returns when all of them are known, however long the engine cannot be asked: a
+// failed question is never "none".
+func (h *Host) adopt(ctx context.Context) error {
+	h.started = h.deps.Now()
+	notes, err := load(h.deps.Journal)
+	if err != nil {
+		return fmt.Errorf("read journal: %w", err)
+	}
+	found, err := h.survey(ctx, notes)
+	if err != nil {
+		return err
+	}
+	starts := nextStart(notes.starts, time.Now())
+	h.seqBase = starts << seqBits
+	at := h.now()
+	var keepers []*keeper
+	records := make(map[id.Sandbox]*sandboxhostv1.SandboxRecord)
+	for uid, o := range found {
+		r, orphan := restore(notes.records[uid], notes.tombs[uid], o, h.cfg.BootID, at)
+		r.Status.Seq = max(r.GetStatus().GetSeq(), h.seqBase) + 1
+		r.Status.Node = h.cfg.Node
+		k := newKeeper(h, uid, "")
+		if !orphan {
+			if k.hash, err = engine.SpecHash(r.GetWish().GetSpec()); err != nil {
+				return err
+			}
+		}
+		k.rec, k.orphan, k.observed, k.fresh = r, orphan, o, true
+		if !orphan {
+			records[uid] = r
+		}
+		keepers = append(keepers, k)
+	}
+	if err := saveStart(h.deps.Journal, starts, records); err != nil {
+		return fmt.Errorf("write journal: %w", err)
+	}
+	h.admit(keepers, notes.tombs)
+	h.log().Info("sandboxes adopted", logging.Count(len(keepers)))
+	return nil
+}
+
+// admit opens the host with the keepers that adoption made.
+func (h *Host) admit(keepers []*keeper, tombs map[id.Sandbox]*sandboxhostv1.Tombstone) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.tombs = tombs
+	h.births = make(chan *keeper, 4*h.cfg.Limit+len(keepers))
+	for _, k := range keepers {
+		h.keepers[k.uid] = k
+		if name := fullName(k.rec.GetWish()); !k.orphan && k.rec.GetStatus().GetTornDownAt() == nil {
+			k.name = name
+			h.names[name] = k.uid
+		}
+		h.hub.Set(k.uid, stateOf(k.rec))
+		h.births <- k
+	}
+	h.open = true
+}
+
+// survey observes all sandboxes that are in the journal or on the node.
+func (h *Host) survey(ctx context.Context, notes loaded) (map[id.Sandbox]engine.Observed, error) {
+	found := make(map[id.Sandbox]engine.Observed)
+	err := h.insist(ctx, "list survivors", func() error {
+		uids, err := h.deps.Engine.Survivors(ctx)
+		for _, uid := range uids {
+			found[uid] = engine.Observed{}
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	for uid := range notes.records {
+		found[uid] = engine.Observed{}
+	}
+	return found, h.observeAll(ctx, found)
+}
+
+// observeAll fills in what there is of each sandbox.
+func (h *Host) observeAll(ctx context.Context, found map[id.Sandbox]engine.Observed) error {
+	var mu sync.Mutex // guards found and failed
+	var failed error
+	var all sync.WaitGroup
+	turns := make(chan struct{}, observers)
+	uids := make([]id.Sandbox, 0, len(found))
+	for uid := range found {
+		uids = append(uids, uid)
+	}
+	for _, uid := range uids {
+		turns <- struct{}{}
+		all.Go(func() { // waited for below
+			defer func() { <-turns }()
+			var o engine.Observed
+			err := h.insist(ctx, "observe sandbox "+string(uid), func() (err error) {
+				o, err = h.deps.Engine.Observe(ctx, uid)
+				return err
+			})
+			mu.Lock()
+			defer mu.Unlock()
+			o.UID = uid
+			found[uid] = o
+			if err != nil {
+				failed = err
+			}
+		})
+	}
+	all.Wait()
+	return failed
+}
+
+// insist asks until there is an answer, or ctx ends.
+func (h *Host) insist(ctx context.Context, what string, ask func() error) error {
+	for try := 1; ; try++ {
+		err := ask()
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		wait := askPolicy.Delay(try, rand.Float64())
+		h.deps.NotReady(fmt.Sprintf("%s: %v", what, err))
+		h.log().Warn("adoption held up", logging.Err(err), logging.RetryIn(wait))
+		if err := backoff.Wait(ctx, wait); err != nil {
+			return err
+		}
+	}
+}
+
+// restore makes the record of a sandbox from what was written down and what is
+// there. What was written down counts, unless what is there is newer: then the
+// journal was lost, or is an old one. An orphan is something on the node that
+// nobody wishes for, or that cannot be read: it is removed, or shown.
+func restore(
+	r *sandboxhostv1.SandboxRecord, tomb *sandboxhostv1.Tombstone, o engine.Observed, boot string, at moment,
+) (rec *sandboxhostv1.SandboxRecord, orphan bool) {
+	note := newestNote(o)
+	switch {
+	case r == nil && note == nil:
+		return strayRecord(o.UID, boot, at), true
+	case r == nil:
+		r = newRecord(note.GetWish(), note.GetSpecHash(), boot, at)
+		r.Wish.AcceptedAt = note.GetWish().GetAcceptedAt()
+		r.Removing = tomb != nil
+	default:
+		r = proto.CloneOf(r)
+	}
+	if note.GetWish().GetGeneration() > r.GetWish().GetGeneration() && !r.GetRemoving() {
+		r.Wish = proto.CloneOf(note.GetWish())
+	}
+	if note.GetAttempt() > r.GetStatus().GetAttempt() {
+		startAttempt(r, note.GetAttempt(), note.GetSpecHash(), at)
+	}
+	if r.GetBootId() != boot {
+		rebooted(r, o, boot)
+	} else {
+		catchUp(r, o, at)
+	}
+	mirror(r, o)
+	return r, false
+}
+
+// newestNote is the note of the newest container that can be read, or nil.
+func newestNote(o engine.Observed) *sandboxhostv1.ContainerNote {
+	var newest *sandboxhostv1.ContainerNote
+	for _, c := range o.Containers {
+		if !unreadable(c) && (newest == nil || c.Note.GetAttempt() > newest.GetAttempt()) {
+			newest = c.Note
+		}
+	}
+	return newest
+}
+
+// strayRecord stands for something on the node without any wish.
+func strayRecord(uid id.Sandbox, boot string, at moment) *sandboxhostv1.SandboxRecord {
+	wish := &sandboxhostv1.Wish{
+		Uid: string(uid), Name: uid.Lower(), Manager: ManagerLocal, AcceptedAt: timestamppb.New(at.Wall),
+	}
+	r := newRecord(wish, "", boot, at)
+	r.Removing = true
+	return r
+}
+
+// rebooted takes back what does not outlive a boot. All processes are gone, so
+// the attempt ends. An engine that shows a running process is believed.
+func rebooted(r *sandboxhostv1.SandboxRecord, o engine.Observed, boot string) {
+	r.NextAtBoottime, r.StopSentBoottime, r.RunningSinceBoottime = nil, nil, nil
+	r.Status.NextAt = nil
+	r.Failures = 0
+	alive := false
+	for _, c := range o.Containers {
+		alive = alive || c.State == engine.Running
+	}
+	if phase := r.GetStatus().GetPhase(); !alive && phase > pending && phase < stopped && r.GetEnd() == endNone {
+		r.End = endReboot
+	}
+	if alive || r.GetWish().GetManager() != ManagerCluster {
+		r.BootId = boot
+	}
+}
+
+// catchUp takes the phase to where it may have been shown before the process
+// ended: PREPARING and STARTING are not written down, and no phase goes back.
+func catchUp(r *sandboxhostv1.SandboxRecord, o engine.Observed, at moment) {
+	s := r.GetStatus()
+	waiting := r.GetNextAtBoottime() != nil && r.GetNextAtBoottime().AsDuration() > at.Boot
+	begun := false
+	for _, c := range o.Containers {
+		begun = begun || c.Note.GetAttempt() == s.GetAttempt()
+	}
+	idle := r.GetRemoving() || r.GetWish().GetSpec().GetDesired() != resourcev1.DesiredState_DESIRED_STATE_RUNNING
+	switch {
+	case s.GetPhase() != pending || waiting && !begun || idle && o.Empty():
+		return
+	case begun || o.Namespaces:
+		enter(r, Decision{Phase: starting}, "", at)
+	default:
+		enter(r, Decision{Phase: preparing}, "", at)
+	}
+}

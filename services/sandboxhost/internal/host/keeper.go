@@ -1,0 +1,338 @@
+package host
+
+import (
+	"context"
+	"log/slog"
+	"math/rand/v2"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"staddle.internal/kit/fault"
+	"staddle.internal/kit/id"
+	"staddle.internal/kit/logging"
+	"staddle.internal/services/sandboxhost/internal/engine"
+
+	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
+	sandboxhostv1 "staddle.internal/proto/gen/staddle/sandboxhost/v1"
+)
+
+const (
+	// mailbox is how many letters wait for a keeper; more are refused.
+	mailbox = 8
+	// resync is how often a sandbox at rest is observed although nobody said
+	// that something happened, a fifth more or less.
+	resync = 5 * time.Minute
+	// killAgain is after how long a signal that cannot be ignored is sent again.
+	killAgain = 5 * time.Second
+)
+
+// keeper owns one sandbox. All fields below mail belong to its goroutine.
+type keeper struct {
+	uid  id.Sandbox
+	name string // full, reserved at the host; empty for an orphan
+	host *Host
+	log  *slog.Logger
+	cut  atomic.Bool   // the disconnect policy has stopped it
+	look chan struct{} // observe again
+	mail chan letter
+	done chan struct{} // closed when it has ended
+
+	rec      *sandboxhostv1.SandboxRecord // never changed once set: readers have parts of it
+	hash     string                       // of the wish's spec
+	orphan   bool                         // no wish is known, nothing of it is in the journal
+	ended    bool                         // dropped, or its first wish was not accepted
+	observed engine.Observed
+	fresh    bool // observed is newer than the last hint
+	life     lifeNotes
+	retry    retryNotes
+	progress chan string
+}
+
+// lifeNotes is what a keeper remembers of one attempt, and forgets with it.
+type lifeNotes struct {
+	images    bool  // present
+	failure   error // of a step that cannot succeed
+	noted     map[string]bool
+	signalled map[string]syscall.Signal
+}
+
+func newKeeper(h *Host, uid id.Sandbox, name string) *keeper {
+	return &keeper{
+		uid:      uid,
+		name:     name,
+		host:     h,
+		log:      h.log().With(uid.Attr()),
+		look:     make(chan struct{}, 1),
+		mail:     make(chan letter, mailbox),
+		done:     make(chan struct{}),
+		life:     newLife(),
+		progress: make(chan string, 1),
+	}
+}
+
+func newLife() lifeNotes {
+	return lifeNotes{noted: make(map[string]bool), signalled: make(map[string]syscall.Signal)}
+}
+
+// hint says that there may be something new to observe.
+func (k *keeper) hint() {
+	select {
+	case k.look <- struct{}{}:
+	default: // it will look anyway
+	}
+}
+
+// run is the life of a keeper: advance until at rest, wait, and again.
+func (k *keeper) run(ctx context.Context) {
+	defer close(k.done)
+	for ctx.Err() == nil && !k.ended {
+		k.wait(ctx, k.advance(ctx))
+	}
+}
+
+// advance takes the sandbox on, one decision after the other, until there is
+// nothing to do but to wait for something or for the returned time.
+func (k *keeper) advance(ctx context.Context) time.Duration {
+	for ctx.Err() == nil && !k.ended && k.rec != nil {
+		now := k.host.deps.Now()
+		if k.retry.at > now {
+			return k.retry.at - now
+		}
+		if !k.fresh && !k.observe(ctx) {
+			continue
+		}
+		if err := k.unhold(now); err != nil {
+			k.troubled(ctx, engine.Action{}, err)
+			continue
+		}
+		d := Next(k.input(now))
+		if d.Kind == Rest {
+			k.retry = retryNotes{}
+			k.explain(d.Reason)
+			return k.restFor(now)
+		}
+		if err := k.carryOut(ctx, d); err != nil {
+			k.troubled(ctx, d.Action, err)
+		}
+	}
+	return resync
+}
+
+// wait returns when there may be something to do.
+func (k *keeper) wait(ctx context.Context, limit time.Duration) {
+	if k.ended {
+		return
+	}
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case l := <-k.mail:
+		k.read(l)
+	case <-k.look:
+		k.fresh = false
+	case <-timer.C:
+		if k.rec == nil { // the first wish never came
+			k.ended = true
+			k.host.drop(k, nil)
+			return
+		}
+		k.fresh = false
+		for id, signal := range k.life.signalled {
+			if signal == syscall.SIGKILL {
+				delete(k.life.signalled, id)
+			}
+		}
+	}
+}
+
+// input gathers what Next depends on.
+func (k *keeper) input(now time.Duration) Input {
+	return Input{
+		Record:      k.rec,
+		SpecHash:    k.hash,
+		Observed:    k.observed,
+		CutOff:      k.cutOff(now),
+		Hold:        k.hold(),
+		BackoffOver: k.rec.GetNextAtBoottime() == nil || k.rec.GetNextAtBoottime().AsDuration() <= now,
+		ImagesReady: k.life.images,
+		Failed:      k.life.failure != nil,
+		GraceOver:   k.rec.GetStopSentBoottime() != nil && k.graceEnd() <= now,
+		Noted:       k.life.noted,
+		Signalled:   k.life.signalled,
+	}
+}
+
+func (k *keeper) graceEnd() time.Duration {
+	return k.rec.GetStopSentBoottime().AsDuration() + grace(k.rec)
+}
+
+// restFor is how long a keeper may rest before time itself changes a decision.
+func (k *keeper) restFor(now time.Duration) time.Duration {
+	limit := resync + time.Duration((rand.Float64()-0.5)*0.4*float64(resync))
+	until := func(t time.Duration) {
+		if t > now {
+			limit = min(limit, t-now)
+		}
+	}
+	if k.rec.GetNextAtBoottime() != nil {
+		until(k.rec.GetNextAtBoottime().AsDuration())
+	}
+	if k.rec.GetStopSentBoottime() != nil && len(k.observed.Containers) > 0 {
+		until(k.graceEnd())
+	}
+	if len(k.life.signalled) > 0 && k.graceEnd() <= now {
+		until(now + killAgain)
+	}
+	if d, ok := k.cutOffAt(); ok {
+		until(d)
+	}
+	if k.waitsForCluster() {
+		until(k.host.lastContact() + k.host.cfg.BootHold)
+	}
+	return limit
+}
+
+// cutOffAt is when the disconnect policy stops the sandbox, if it has one.
+func (k *keeper) cutOffAt() (time.Duration, bool) {
+	after := k.rec.GetWish().GetSpec().GetDisconnect().GetStopAfter()
+	if after == nil || k.rec.GetWish().GetManager() != ManagerCluster {
+		return 0, false
+	}
+	return k.host.lastContact() + after.AsDuration(), true
+}
+
+func (k *keeper) cutOff(now time.Duration) bool {
+	at, ok := k.cutOffAt()
+	cut := ok && now >= at
+	k.cut.Store(cut)
+	return cut
+}
+
+// waitsForCluster is true while an attempt may not begin since the machine was
+// started anew and the cluster has not named the sandbox since.
+func (k *keeper) waitsForCluster() bool {
+	return k.rec.GetWish().GetManager() == ManagerCluster && k.rec.GetBootId() != k.host.cfg.BootID
+}
+
+// unhold lets a sandbox start after a reboot when there was no contact with the
+// cluster for a while and its policy is to be kept.
+func (k *keeper) unhold(now time.Duration) error {
+	keep := k.rec.GetWish().GetSpec().GetDisconnect().GetStopAfter() == nil
+	if !k.waitsForCluster() || !keep || now < k.host.lastContact()+k.host.cfg.BootHold {
+		return nil
+	}
+	return k.change(durable, func(r *sandboxhostv1.SandboxRecord) { r.BootId = k.host.cfg.BootID })
+}
+
+// hold is the reason why an attempt may not begin.
+func (k *keeper) hold() string {
+	if k.waitsForCluster() {
+		return ReasonWaitingForCluster
+	}
+	granted := k.disks()
+	for _, c := range k.rec.GetWish().GetSpec().GetContainers() {
+		for _, d := range c.GetDisks() {
+			if granted[d.GetDisk()] == "" {
+				return ReasonWaitingForDisk
+			}
+		}
+	}
+	return ""
+}
+
+func (k *keeper) disks() map[string]string {
+	if k.host.deps.Disks == nil {
+		return nil
+	}
+	return k.host.deps.Disks(k.uid)
+}
+
+// explain shows why a sandbox rests, and takes back a reason that no longer
+// holds.
+func (k *keeper) explain(reason string) {
+	k.show(func(s *resourcev1.SandboxStatus) {
+		switch {
+		case reason == s.GetReason() || reason == ReasonBackoff:
+		case reason != "":
+			s.Reason, s.Message = reason, sentences[reason]
+		case transient(s.GetReason()):
+			s.Reason, s.Message = "", ""
+		}
+	})
+}
+
+func transient(reason string) bool {
+	switch reason {
+	case ReasonRetrying, ReasonUnreadable, ReasonWaitingForCluster, ReasonWaitingForDisk:
+		return true
+	}
+	return false
+}
+
+// durability says whether a change is a fact that must outlive the process.
+type durability bool
+
+const (
+	durable   durability = true
+	forPeople durability = false
+)
+
+// show changes the status in a way that need not be remembered.
+func (k *keeper) show(f func(s *resourcev1.SandboxStatus)) {
+	// A change that is not written cannot fail.
+	_ = k.change(forPeople, func(r *sandboxhostv1.SandboxRecord) { f(r.GetStatus()) })
+}
+
+// change applies f to the record: first to the journal, if it is a fact, then for
+// all to see. If it cannot be written nothing is changed.
+func (k *keeper) change(how durability, f func(r *sandboxhostv1.SandboxRecord)) error {
+	next := proto.CloneOf(k.rec)
+	f(next)
+	if proto.Equal(next, k.rec) {
+		return nil
+	}
+	next.Status.Seq = max(next.GetStatus().GetSeq(), k.host.seqBase) + 1
+	if how == durable && !k.orphan {
+		if err := k.host.saveRecord(k.uid, next); err != nil {
+			return err
+		}
+	}
+	k.publish(next)
+	return nil
+}
+
+// publish makes a record the current one.
+func (k *keeper) publish(next *sandboxhostv1.SandboxRecord) {
+	was, is := k.rec.GetStatus(), next.GetStatus()
+	if was.GetPhase() != is.GetPhase() || was.GetAttempt() != is.GetAttempt() {
+		k.log.Info("sandbox phase entered",
+			logging.From(phaseName(was.GetPhase())), logging.To(phaseName(is.GetPhase())),
+			logging.Attempt(int64(is.GetAttempt())), logging.Generation(int64(next.GetWish().GetGeneration())),
+			logging.Reason(is.GetReason()))
+	}
+	k.rec = next
+	k.host.hub.Set(k.uid, stateOf(next))
+}
+
+// stateOf is what the API shows of a record. It shares the record's parts.
+func stateOf(r *sandboxhostv1.SandboxRecord) *sandboxhostv1.SandboxState {
+	return &sandboxhostv1.SandboxState{
+		Uid:        r.GetWish().GetUid(),
+		Name:       r.GetWish().GetName(),
+		Manager:    r.GetWish().GetManager(),
+		Generation: r.GetWish().GetGeneration(),
+		Spec:       r.GetWish().GetSpec(),
+		Status:     r.GetStatus(),
+		Removing:   r.GetRemoving(),
+		AcceptedAt: r.GetWish().GetAcceptedAt(),
+	}
+}
+
+// busy is the answer to a letter that does not fit into the mailbox.
+func (k *keeper) busy() error {
+	return fault.New(fault.Unavailable, "sandbox %s: its keeper is busy, ask again", k.uid)
+}

@@ -1,0 +1,286 @@
+package host
+
+import (
+	"slices"
+	"syscall"
+
+	"staddle.internal/services/sandboxhost/internal/engine"
+
+	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
+	sandboxhostv1 "staddle.internal/proto/gen/staddle/sandboxhost/v1"
+)
+
+// Short names for what Next speaks of.
+const (
+	pending   = resourcev1.SandboxPhase_SANDBOX_PHASE_PENDING
+	preparing = resourcev1.SandboxPhase_SANDBOX_PHASE_PREPARING
+	starting  = resourcev1.SandboxPhase_SANDBOX_PHASE_STARTING
+	running   = resourcev1.SandboxPhase_SANDBOX_PHASE_RUNNING
+	stopping  = resourcev1.SandboxPhase_SANDBOX_PHASE_STOPPING
+	stopped   = resourcev1.SandboxPhase_SANDBOX_PHASE_STOPPED
+	failed    = resourcev1.SandboxPhase_SANDBOX_PHASE_FAILED
+
+	endNone     = sandboxhostv1.AttemptEnd_ATTEMPT_END_UNSPECIFIED
+	endAsked    = sandboxhostv1.AttemptEnd_ATTEMPT_END_ASKED
+	endReplaced = sandboxhostv1.AttemptEnd_ATTEMPT_END_REPLACED
+	endExited   = sandboxhostv1.AttemptEnd_ATTEMPT_END_EXITED
+	endFailed   = sandboxhostv1.AttemptEnd_ATTEMPT_END_FAILED
+	endReboot   = sandboxhostv1.AttemptEnd_ATTEMPT_END_REBOOT
+)
+
+// Kind says what a Decision asks for.
+type Kind int
+
+// The kinds of decisions. All but Rest and Act are changes of the record.
+const (
+	// Rest: nothing to do until something changes. Reason may say why.
+	Rest Kind = iota
+	// Act: let the engine do Action.
+	Act
+	// NoteExit: write down how Container ended, before it is removed.
+	NoteExit
+	// Enter: go on to Phase; when it is STOPPING, because of End.
+	Enter
+	// Begin: begin the next attempt, after a back-off if Backoff.
+	Begin
+	// TornDown: write down that nothing is left.
+	TornDown
+)
+
+// Decision is the one next thing to do for a sandbox.
+type Decision struct {
+	Kind      Kind
+	Action    engine.Action
+	Container engine.Container
+	Phase     resourcev1.SandboxPhase
+	End       sandboxhostv1.AttemptEnd
+	Backoff   bool
+	Reason    string
+}
+
+// Input is all that a decision depends on: what is wished and written down, what
+// is observed, and what the keeper alone knows.
+type Input struct {
+	// Record holds the wish and the durable facts. It is not changed.
+	Record *sandboxhostv1.SandboxRecord
+	// SpecHash is the hash of the wish's spec.
+	SpecHash string
+	// Observed is what there is.
+	Observed engine.Observed
+	// CutOff is true when the disconnect policy wants the sandbox stopped.
+	CutOff bool
+	// Hold is the reason why an attempt may not begin yet. Empty if it may.
+	Hold string
+	// BackoffOver is true when no back-off is going on.
+	BackoffOver bool
+	// ImagesReady is true when the images of this spec are known to be present.
+	ImagesReady bool
+	// Failed is true when a step of this attempt cannot succeed.
+	Failed bool
+	// GraceOver is true when the stop signal was sent a grace period ago.
+	GraceOver bool
+	// Noted has the ids of containers whose exit this keeper wrote down.
+	Noted map[string]bool
+	// Signalled has the last signal sent, by id of the container.
+	Signalled map[string]syscall.Signal
+}
+
+// Next decides. It touches nothing and knows no time, so its tests are the
+// specification of a sandbox's life:
+//
+//	PENDING    waits for its turn or for the end of a back-off
+//	PREPARING  images, namespaces, network
+//	STARTING   each container in the order of the spec: create, start
+//	RUNNING    all were started; one that ends is written down
+//	STOPPING   the stop signal in reverse order, each after the one before has
+//	           ended; after the grace period all are killed; then removed
+//	STOPPED, FAILED  nothing is left but record and output
+//
+// When a container ends by itself and the restart policy says restart, the others
+// are stopped and a new attempt begins after a back-off; else the others go on
+// until all have ended. The wish for another spec ends an attempt as well.
+func Next(in Input) Decision {
+	if slices.ContainsFunc(in.Observed.Containers, unreadable) {
+		return Decision{Reason: ReasonUnreadable}
+	}
+	if c, ok := in.exitToNote(); ok {
+		return Decision{Kind: NoteExit, Container: c}
+	}
+	if foreign := in.ofOtherAttempts(); len(foreign) > 0 {
+		return in.clear(foreign)
+	}
+	if in.Record.GetStatus().GetPhase() >= stopping {
+		return in.windDown()
+	}
+	if end, reason := in.mustEnd(); end != endNone {
+		return Decision{Kind: Enter, Phase: stopping, End: end, Reason: reason}
+	}
+	return in.bringUp()
+}
+
+// mustEnd says why the current attempt has to end, or endNone.
+func (in Input) mustEnd() (sandboxhostv1.AttemptEnd, string) {
+	status := in.Record.GetStatus()
+	switch {
+	case in.Record.GetRemoving():
+		return endAsked, ReasonRemoved
+	case in.Record.GetWish().GetSpec().GetDesired() != resourcev1.DesiredState_DESIRED_STATE_RUNNING:
+		return endAsked, ReasonStopped
+	case in.CutOff:
+		return endAsked, ReasonDisconnected
+	case in.Record.GetEnd() != endNone: // noted at adoption: the machine was started anew
+		return in.Record.GetEnd(), ReasonReboot
+	case in.Record.GetAttemptSpecHash() != in.SpecHash:
+		return endReplaced, ReasonReplaced
+	case in.Failed:
+		return endFailed, ReasonStepFailed
+	case allEnded(in.Record) || restarts(in.Record):
+		return endExited, ReasonExited
+	case status.GetPhase() == starting && len(in.Observed.Containers) > 0 && !in.Observed.Namespaces:
+		return endFailed, ReasonNamespacesLost
+	}
+	return endNone, ""
+}
+
+// bringUp takes an attempt that should run one step on.
+func (in Input) bringUp() Decision {
+	phase := in.Record.GetStatus().GetPhase()
+	if phase < preparing {
+		switch {
+		case in.Hold != "":
+			return Decision{Reason: in.Hold}
+		case !in.BackoffOver:
+			return Decision{Reason: ReasonBackoff}
+		}
+		return Decision{Kind: Enter, Phase: preparing}
+	}
+	name, c, missing := in.firstMissing()
+	switch {
+	case !missing && phase < running:
+		return Decision{Kind: Enter, Phase: running}
+	case !missing:
+		return Decision{}
+	case in.Hold != "": // adopted in a later phase than it waits in
+		return Decision{Reason: in.Hold}
+	case !in.ImagesReady:
+		return act(engine.StepImages)
+	case !in.Observed.Namespaces:
+		return act(engine.StepNamespaces)
+	case !hostNetwork(in.Record) && len(in.Observed.Addresses) == 0:
+		return act(engine.StepNetwork)
+	case phase < starting:
+		return Decision{Kind: Enter, Phase: starting}
+	}
+	step := engine.StepCreate
+	if c.State == engine.Created && c.Task {
+		step = engine.StepStart
+	}
+	id := engine.ContainerID(in.Observed.UID, name, in.Record.GetStatus().GetAttempt())
+	return Decision{Kind: Act, Action: engine.Action{Step: step, Container: name, ContainerID: id}}
+}
+
+// firstMissing finds the first container of the spec that was not started in
+// this attempt, and what there is of it.
+func (in Input) firstMissing() (name string, c engine.Container, missing bool) {
+	attempt := in.Record.GetStatus().GetAttempt()
+	for _, spec := range in.Record.GetWish().GetSpec().GetContainers() {
+		if noted(in.Record, spec.GetName(), attempt) {
+			continue
+		}
+		c, _ := in.observed(spec.GetName())
+		if c.State != engine.Running {
+			return spec.GetName(), c, true
+		}
+	}
+	return "", engine.Container{}, false
+}
+
+// windDown removes the containers of an attempt that ends or has ended, gives
+// back what it used, and says what comes after.
+func (in Input) windDown() Decision {
+	if len(in.Observed.Containers) > 0 {
+		return in.clear(in.Observed.Containers)
+	}
+	again, backoff := in.again()
+	// A plain restart keeps namespaces and address for the attempt that follows.
+	keep := again && in.Record.GetEnd() == endExited && in.Record.GetAttemptSpecHash() == in.SpecHash
+	status := in.Record.GetStatus()
+	switch {
+	case !keep && !in.Observed.Empty():
+		return act(engine.StepRelease)
+	case again:
+		return Decision{Kind: Begin, Backoff: backoff}
+	case status.GetPhase() < stopped:
+		return Decision{Kind: Enter, Phase: in.result(), Reason: status.GetReason()}
+	case !in.Record.GetRemoving():
+		return Decision{Reason: status.GetReason()}
+	case in.Observed.Logs:
+		return act(engine.StepLogs)
+	case status.GetTornDownAt() == nil:
+		return Decision{Kind: TornDown}
+	}
+	return Decision{Reason: status.GetReason()}
+}
+
+// clear ends and removes containers, the last of the spec first.
+func (in Input) clear(containers []engine.Container) Decision {
+	containers = in.inReverse(containers)
+	alive := false
+	for _, c := range containers {
+		if c.State != engine.Running {
+			continue
+		}
+		alive = true
+		signal := syscall.SIGTERM
+		if in.GraceOver {
+			signal = syscall.SIGKILL
+		}
+		if in.Signalled[c.ID] != signal {
+			return Decision{Kind: Act, Action: engine.Action{
+				Step: engine.StepSignal, Container: c.Note.GetContainer(), ContainerID: c.ID, Signal: signal,
+			}}
+		}
+		if !in.GraceOver {
+			break // the one before waits until this one has ended
+		}
+	}
+	if alive {
+		return Decision{Reason: in.Record.GetStatus().GetReason()}
+	}
+	c := containers[0]
+	return Decision{Kind: Act, Action: engine.Action{
+		Step: engine.StepDelete, Container: c.Note.GetContainer(), ContainerID: c.ID,
+	}}
+}
+
+// again says whether another attempt follows this one, and whether after a
+// back-off.
+func (in Input) again() (again, backoff bool) {
+	wanted := !in.Record.GetRemoving() && !in.CutOff &&
+		in.Record.GetWish().GetSpec().GetDesired() == resourcev1.DesiredState_DESIRED_STATE_RUNNING
+	never := policy(in.Record) == resourcev1.RestartPolicy_RESTART_POLICY_NEVER
+	switch end := in.Record.GetEnd(); {
+	case !wanted:
+		return false, false
+	case in.Record.GetAttemptSpecHash() != in.SpecHash, end == endAsked, end == endReplaced:
+		return true, false
+	case end == endReboot:
+		return !never || !anyStarted(in.Record), false
+	case end == endFailed:
+		return !never, true
+	}
+	return restarts(in.Record), true
+}
+
+// result is the last phase of an attempt.
+func (in Input) result() resourcev1.SandboxPhase {
+	end := in.Record.GetEnd()
+	if end == endAsked || end == endReplaced || end == endExited && !anyFailed(in.Record) {
+		return stopped
+	}
+	return failed
+}
+
+func act(step engine.Step) Decision {
+	return Decision{Kind: Act, Action: engine.Action{Step: step}}
+}

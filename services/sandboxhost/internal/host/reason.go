@@ -1,0 +1,89 @@
+package host
+
+import (
+	"fmt"
+	"strings"
+
+	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
+)
+
+// Reasons of a phase, for machines.
+const (
+	// ReasonUnreadable: a container was noted by a release that we cannot read.
+	ReasonUnreadable = "UNREADABLE_CONTAINER"
+	// ReasonRemoved: its removal was accepted.
+	ReasonRemoved = "REMOVED"
+	// ReasonStopped: its spec says STOPPED.
+	ReasonStopped = "STOPPED_AS_ASKED"
+	// ReasonDisconnected: its disconnect policy ran out.
+	ReasonDisconnected = "DISCONNECTED"
+	// ReasonReplaced: the wish has another spec.
+	ReasonReplaced = "SPEC_REPLACED"
+	// ReasonReboot: the machine was started anew.
+	ReasonReboot = "NODE_REBOOTED"
+	// ReasonExited: containers ended by themselves.
+	ReasonExited = "CONTAINER_EXITED"
+	// ReasonStepFailed: a step cannot succeed; the message has the cause.
+	ReasonStepFailed = "STEP_FAILED"
+	// ReasonNamespacesLost: the namespaces of an attempt went away.
+	ReasonNamespacesLost = "NAMESPACES_LOST"
+	// ReasonBackoff: waits before the next attempt.
+	ReasonBackoff = "BACK_OFF"
+	// ReasonRetrying: a step failed and is tried again; the message has the cause.
+	ReasonRetrying = "RETRYING"
+	// ReasonWaitingForCluster: after a reboot, waits to be named by the cluster.
+	ReasonWaitingForCluster = "WAITING_FOR_CLUSTER"
+	// ReasonWaitingForDisk: waits for a disk that it mounts.
+	ReasonWaitingForDisk = "WAITING_FOR_DISK"
+)
+
+// sentences say the same for people where the reason alone tells all.
+var sentences = map[string]string{
+	ReasonUnreadable:        "a container was made by a release of staddle that this one cannot read; it is left alone",
+	ReasonRemoved:           "the sandbox is being removed",
+	ReasonStopped:           "the spec asks for it",
+	ReasonDisconnected:      "the node has had no session at the coordinator for longer than the disconnect policy allows",
+	ReasonReplaced:          "the spec was changed",
+	ReasonReboot:            "the node was started anew",
+	ReasonNamespacesLost:    "the namespaces of the sandbox went away",
+	ReasonWaitingForCluster: "the node was started anew; waiting until the cluster names this sandbox again",
+	ReasonWaitingForDisk:    "waiting for the disks that it mounts to be granted",
+}
+
+// describeExit is one sentence about how a container ended.
+func describeExit(e *resourcev1.ContainerExit) string {
+	switch {
+	case e.GetUnknown():
+		return fmt.Sprintf("container %s ended, nobody can tell how", e.GetContainer())
+	case e.GetOomKilled():
+		return fmt.Sprintf("container %s was ended for using more memory than its limit", e.GetContainer())
+	case e.GetSignal() != 0:
+		return fmt.Sprintf("container %s was ended by signal %d", e.GetContainer(), e.GetSignal())
+	}
+	return fmt.Sprintf("container %s ended with code %d", e.GetContainer(), e.GetCode())
+}
+
+// describeExits is one sentence about the exits of the current attempt.
+func describeExits(status *resourcev1.SandboxStatus) string {
+	var parts []string
+	for _, c := range status.GetContainers() {
+		if c.GetExit() != nil {
+			parts = append(parts, describeExit(c.GetExit()))
+		}
+	}
+	return strings.Join(parts, "; ")
+}
+
+// clip keeps text from below within what a status may carry.
+func clip(s string) string {
+	const most = 4096
+	if len(s) > most {
+		s = strings.ToValidUTF8(s[:most-len("…")], "") + "…"
+	}
+	return strings.ToValidUTF8(s, "?")
+}
+
+// phaseName is the name of a phase in log lines.
+func phaseName(p resourcev1.SandboxPhase) string {
+	return strings.TrimPrefix(p.String(), "SANDBOX_PHASE_")
+}

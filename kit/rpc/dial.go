@@ -51,7 +51,7 @@ func Dial(target string, cfg DialConfig) (*grpc.ClientConn, error) {
 		return nil, err
 	}
 	if !local {
-		conn, err := grpc.NewClient("dns:///"+target, opts...)
+		conn, err := grpc.NewClient("dns:///"+target, append(opts, cfg.Options...)...)
 		if err != nil {
 			return nil, fault.New(fault.Invalid, "dial %s: %w", target, err)
 		}
@@ -64,7 +64,7 @@ func Dial(target string, cfg DialConfig) (*grpc.ClientConn, error) {
 		func(ctx context.Context, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "unix", path)
 		}))
-	conn, err := grpc.NewClient("passthrough:///"+path, opts...)
+	conn, err := grpc.NewClient("passthrough:///"+path, append(opts, cfg.Options...)...)
 	if err != nil {
 		return nil, fault.New(fault.Invalid, "dial %s: %w", path, err)
 	}
@@ -98,7 +98,7 @@ func dialOptions(cfg DialConfig) ([]grpc.DialOption, error) {
 	if telemetry.Enabled() {
 		opts = append(opts, grpc.WithStatsHandler(otelgrpc.NewClientHandler()))
 	}
-	return append(opts, cfg.Options...), nil
+	return opts, nil
 }
 
 // unaryDeadline bounds calls that nobody bounded: one that waits for a server

@@ -40,7 +40,7 @@ func (s *servers) wait() { s.wg.Wait() }
 // to this server: a cleaner of temporary files may have removed it, and the open
 // listener would never notice.
 func (s *Server) guard(ctx context.Context, serving *servers, listeners []net.Listener) error {
-	tick := time.NewTicker(guardPeriod)
+	tick := time.NewTicker(s.guardPeriod)
 	defer tick.Stop()
 	for {
 		select {

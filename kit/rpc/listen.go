@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -137,6 +138,9 @@ func peerPID(conn net.Conn) int {
 	return peer.pid
 }
 
+// passingCount keeps the passing names of one process apart.
+var passingCount atomic.Int64
+
 // bind makes the socket under another name and moves it into place, so that the
 // path never leads to a socket that is not served. The folder is named through a
 // descriptor: the passing name must not be longer than the path may be.
@@ -146,7 +150,7 @@ func bind(path string, mode os.FileMode) (net.Listener, error) {
 		return nil, err
 	}
 	defer dir.Close()
-	passing := fmt.Sprintf("/proc/self/fd/%d/.%s.%d", dir.Fd(), filepath.Base(path), os.Getpid())
+	passing := fmt.Sprintf("/proc/self/fd/%d/.%d.%d", dir.Fd(), os.Getpid(), passingCount.Add(1))
 	if err := os.Remove(passing); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}

@@ -102,6 +102,7 @@ type Server struct {
 	methods      map[string]method
 	alwaysServed map[string]bool
 	extra        []Interceptor // innermost first
+	guardPeriod  time.Duration
 	stop         context.CancelFunc
 	stopped      context.Context //nolint:containedctx // the end of all streams, not a request's
 }
@@ -124,9 +125,10 @@ func newServer(cfg ServerConfig, creds credentials.TransportCredentials, ka keep
 	if cfg.Status == nil {
 		cfg.Status = NewStatus(cfg.Process, cfg.Version)
 	}
-	s := &Server{cfg: cfg, status: cfg.Status, methods: methods, alwaysServed: map[string]bool{
-		processv1.ProcessService_ServiceDesc.ServiceName: true,
-	}}
+	s := &Server{
+		cfg: cfg, status: cfg.Status, methods: methods, guardPeriod: guardPeriod,
+		alwaysServed: map[string]bool{processv1.ProcessService_ServiceDesc.ServiceName: true},
+	}
 	s.AlwaysServe(cfg.AlwaysServed...)
 	s.stopped, s.stop = context.WithCancel(context.Background())
 	s.grpc = grpc.NewServer(s.options(creds, ka)...)

@@ -1,0 +1,154 @@
+package command
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"staddle.internal/kit/config"
+	"staddle.internal/kit/version"
+
+	"staddle.internal/cli/internal/exit"
+	"staddle.internal/cli/internal/output"
+	"staddle.internal/cli/internal/target"
+)
+
+const about = `Staddle runs sandboxes on nodes.
+
+Commands talk to the coordinator, with the identity of an operator; or, with
+--node-socket, straight to one node, which works without any coordinator.
+The first step on a fresh machine is "staddle up".
+
+A sandbox is named by its name, its uid, or the first characters of its uid (at
+least 6, if they fit only one).
+
+` + exit.Help
+
+// Groups of commands in the help text.
+const (
+	groupMachine   = "machine"
+	groupSandboxes = "sandboxes"
+	groupRecords   = "records"
+)
+
+func (a *app) root() *cobra.Command {
+	root := &cobra.Command{
+		Use: "staddle", Short: "Run sandboxes on nodes", Long: about,
+		Version: version.String(), SilenceErrors: true, SilenceUsage: true,
+		Args: onlyCommands,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.SetVersionTemplate("{{.Version}}\n")
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return exit.Try(exit.BadUsage("%s: %w", cmd.CommandPath(), err), "%s --help", cmd.CommandPath())
+	})
+	root.AddGroup(
+		&cobra.Group{ID: groupMachine, Title: "This machine:"},
+		&cobra.Group{ID: groupSandboxes, Title: "Sandboxes:"},
+		&cobra.Group{ID: groupRecords, Title: "Records:"},
+	)
+	a.globalFlags(root)
+	root.PersistentPreRunE = func(*cobra.Command, []string) error { return a.checkGlobals() }
+	add(root, groupMachine, a.statusCommand())
+	add(root, groupSandboxes, a.runCommand(), a.psCommand(), a.logsCommand(), a.stopCommand(), a.startCommand(), a.rmCommand(), a.imageCommand())
+	add(root, groupRecords, a.getCommand(), a.applyCommand(), a.deleteCommand(), a.diskCommand(), a.nodeCommand())
+	root.AddCommand(a.versionCommand())
+	return root
+}
+
+func add(root *cobra.Command, group string, commands ...*cobra.Command) {
+	for _, c := range commands {
+		c.GroupID = group
+		root.AddCommand(c)
+	}
+}
+
+func (a *app) globalFlags(root *cobra.Command) {
+	f := root.PersistentFlags()
+	f.StringVar(&a.flags.Root, "root", os.Getenv("STADDLE_ROOT"), "folder of an installation that has its files below it (default $STADDLE_ROOT)")
+	f.StringVar(&a.flags.NodeSocket, "node-socket", "", "talk to one node directly, through sandboxhost's socket")
+	f.StringVar(&a.flags.Coordinator, "coordinator", "", "host:port of the coordinator")
+	f.StringVar(&a.flags.CA, "ca", "", "file with the CA certificates of the cluster")
+	f.StringVar(&a.flags.Cert, "cert", "", "file with the operator's certificate")
+	f.StringVar(&a.flags.Key, "key", "", "file with the operator's key")
+	f.StringVarP(&a.format, "output", "o", output.Table, "form of the result: "+strings.Join(output.Formats(), ", "))
+	f.DurationVar(&a.timeout, "timeout", 0, "longest time for the whole command, such as 30s (default: depends on the command)")
+}
+
+func (a *app) checkGlobals() error {
+	if !output.Known(a.format) {
+		return exit.BadUsage("output form %q is not known: write one of %s", a.format, strings.Join(output.Formats(), ", "))
+	}
+	if a.timeout < 0 {
+		return exit.BadUsage("timeout %s is negative", a.timeout)
+	}
+	for _, warning := range config.UnknownEnv(os.Environ(), []string{"STADDLE_ROOT"}) {
+		if _, err := fmt.Fprintf(a.err, "staddle: %s\n", warning); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// onlyCommands refuses what is no command and names the nearest one.
+func onlyCommands(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	var names []string
+	for _, c := range cmd.Commands() {
+		names = append(names, c.Name())
+	}
+	err := exit.BadUsage("%s: there is no command %q", cmd.CommandPath(), args[0])
+	if near := config.Nearest(args[0], names); near != "" {
+		return exit.Try(err, "%s %s", cmd.CommandPath(), near)
+	}
+	return exit.Try(err, "%s --help", cmd.CommandPath())
+}
+
+// group makes a command that only holds others.
+func group(use, short string, commands ...*cobra.Command) *cobra.Command {
+	c := &cobra.Command{Use: use, Short: short, Args: onlyCommands,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() }}
+	c.AddCommand(commands...)
+	return c
+}
+
+// args makes a wrong number of arguments a mistake of usage.
+func args(check cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, given []string) error {
+		if err := check(cmd, given); err != nil {
+			return exit.Try(exit.BadUsage("%s: %w", cmd.CommandPath(), err), "%s --help", cmd.CommandPath())
+		}
+		return nil
+	}
+}
+
+// bounded applies --timeout, or without one the command's own limit; 0 means
+// none.
+func (a *app) bounded(ctx context.Context, own limit) (context.Context, context.CancelFunc) {
+	if a.timeout > 0 {
+		return context.WithTimeout(ctx, a.timeout)
+	}
+	if own > 0 {
+		return context.WithTimeout(ctx, own)
+	}
+	return context.WithCancel(ctx)
+}
+
+// settings resolves the target of this invocation.
+func (a *app) settings() (*target.Settings, error) { return target.Load(a.flags) }
+
+func (a *app) versionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "version", Short: "Print the version of this program", Args: args(cobra.NoArgs),
+		RunE: func(*cobra.Command, []string) error {
+			_, err := io.WriteString(a.out, version.String()+"\n")
+			return err
+		},
+	}
+}

@@ -1,0 +1,316 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"os"
+
+	"github.com/spf13/cobra"
+
+	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
+
+	"staddle.internal/kit/fault"
+	"staddle.internal/kit/id"
+	"staddle.internal/kit/run"
+
+	"staddle.internal/cli/internal/exit"
+	"staddle.internal/cli/internal/follow"
+	"staddle.internal/cli/internal/output"
+	"staddle.internal/cli/internal/sandbox"
+	"staddle.internal/cli/internal/target"
+)
+
+// runOptions is what the flags and arguments of "run" say.
+type runOptions struct {
+	name, image      string
+	entrypoint, args []string
+	env, labels      []string
+	disks            []string
+	memory, cpu      string
+	pids             int64
+	network, restart string
+	user, workdir    string
+	grace            time.Duration
+	detach, remove   bool
+}
+
+func (a *app) runCommand() *cobra.Command {
+	var o runOptions
+	c := &cobra.Command{
+		Use: "run [flags] IMAGE [-- ARG...]", Short: "Run a sandbox with one container",
+		Long: `Run a sandbox with one container of an image.
+
+In the foreground its output is shown until it has ended for good, and the
+command ends with the container's exit code. An interrupt asks the sandbox to
+stop; a second one leaves it alone and ends the command at once. With --detach
+the command ends when the sandbox runs.
+
+What follows "--" takes the place of the image's own arguments, one by one, as
+given: no shell reads it.`,
+		Example: `  staddle run --rm registry.example/tool:1 -- --verbose "two words"
+  staddle run -d --name web --memory 64MiB registry.example/web:1`,
+		Args: args(cobra.MinimumNArgs(1)),
+		RunE: func(cmd *cobra.Command, given []string) error {
+			o.image = given[0]
+			switch dash := cmd.ArgsLenAtDash(); {
+			case dash == 1:
+				o.args = given[1:]
+			case dash >= 0 || len(given) > 1:
+				return exit.Try(exit.BadUsage("run: one image is run, and its arguments stand behind --"),
+					"staddle run %s -- %s", given[0], strings.Join(given[1:], " "))
+			}
+			return a.run(cmd.Context(), o)
+		},
+	}
+	runFlags(c, &o)
+	return c
+}
+
+func runFlags(c *cobra.Command, o *runOptions) {
+	f := c.Flags()
+	f.StringVar(&o.name, "name", "", "name of the sandbox (default: made from the image's)")
+	f.StringArrayVarP(&o.env, "env", "e", nil, "NAME=VALUE in the environment; not for secrets: it is stored and shown")
+	f.StringArrayVar(&o.entrypoint, "entrypoint", nil, "program in place of the image's; given again, its leading arguments")
+	f.StringVar(&o.memory, "memory", "", "memory limit, like 64MiB")
+	f.StringVar(&o.cpu, "cpu", "", "CPU limit in cores, like 0.5")
+	f.Int64Var(&o.pids, "pids", 0, "limit of processes and threads (default 4096)")
+	f.StringVar(&o.network, "network", "sandbox", "network that it sees: sandbox or host")
+	f.StringVar(&o.restart, "restart", "", "what happens when it ends: always, on-failure or never (default: never, with --detach always)")
+	f.StringVar(&o.user, "user", "", "user in the container: uid, uid:gid, name or name:group")
+	f.StringVar(&o.workdir, "workdir", "", "working directory in the container")
+	f.DurationVar(&o.grace, "grace", -1, "time between the request to stop and the end by force (default 10s)")
+	f.StringArrayVarP(&o.labels, "label", "l", nil, "KEY=VALUE label of the record")
+	f.StringArrayVar(&o.disks, "disk", nil, "NAME:/PATH[:ro] disk to mount")
+	f.BoolVarP(&o.detach, "detach", "d", false, "end when the sandbox runs, and leave it running")
+	f.BoolVar(&o.remove, "rm", false, "remove the sandbox when it has ended")
+	c.MarkFlagsMutuallyExclusive("detach", "rm")
+}
+
+func (a *app) run(ctx context.Context, o runOptions) error {
+	spec, err := specOf(o)
+	if err != nil {
+		return err
+	}
+	labels, err := labelsOf(o.labels)
+	if err != nil {
+		return err
+	}
+	if o.name == "" {
+		o.name = nameFor(o.image)
+	}
+	if err := id.CheckName("--name", o.name); err != nil {
+		return err
+	}
+	return a.withSandboxes(ctx, func(t sandboxes) error {
+		if o.detach {
+			return a.runDetached(ctx, t, o, labels, spec)
+		}
+		return a.runAttached(ctx, t, o, labels, spec)
+	})
+}
+
+func (a *app) runDetached(ctx context.Context, t sandboxes, o runOptions, labels map[string]string, spec *resourcev1.SandboxSpec) error {
+	s, err := t.Create(ctx, o.name, labels, spec)
+	if err != nil {
+		return err
+	}
+	now, err := a.untilStarted(ctx, t, s)
+	if err != nil {
+		return err
+	}
+	if a.format == output.Table {
+		_, err := fmt.Fprintf(a.out, "%s\n", now.UID)
+		return err
+	}
+	return output.PrintOne(a.out, a.format, sandboxColumns, sandboxRow(time.Now(), now))
+}
+
+// untilStarted waits until the sandbox runs or has run to its end. A first
+// failed start is an error, also when the sandbox is tried again by its policy.
+func (a *app) untilStarted(ctx context.Context, t reader, s sandbox.Sandbox) (*sandbox.Sandbox, error) {
+	ctx, cancel := a.bounded(ctx, waitRunning)
+	defer cancel()
+	progress := output.NewProgress(a.err)
+	defer progress.Done("")
+	var last *sandbox.Sandbox
+	err := await(ctx, t, s, func(now *sandbox.Sandbox) (bool, error) {
+		if now == nil {
+			return false, fault.New(fault.NotFound, "run sandbox %s: it was removed", s.Name)
+		}
+		last = now
+		progress.Watch(s.Name + ": " + stateOf(now))
+		if now.Running() || now.AtRest() && exitOf(now) != "" {
+			return true, nil
+		}
+		if why, failed := now.Failed(); failed {
+			return false, failedStart(now, why)
+		}
+		return now.AtRest(), nil
+	})
+	if err != nil {
+		return nil, exit.Try(err, "staddle get sandbox %s -o yaml; staddle rm %s", s.Name, s.Name)
+	}
+	return last, nil
+}
+
+func failedStart(s *sandbox.Sandbox, why string) error {
+	if why == "" {
+		why = "its node does not say why"
+	}
+	if code := exitOf(s); code != "" {
+		return exit.Try(fault.New(fault.Internal, "run sandbox %s: it ended at once with code %s: %s", s.Name, code, why),
+			"staddle logs %s; staddle rm %s", s.Name, s.Name)
+	}
+	err := fault.New(fault.Internal, "run sandbox %s: %s", s.Name, why)
+	if strings.HasPrefix(s.Status.GetReason(), "IMAGE") {
+		return exit.Try(err, "staddle image pull %s, or staddle image import FILE; then staddle rm %s", imagesOf(s), s.Name)
+	}
+	return exit.Try(err, "staddle rm %s, and run it with what is missing", s.Name)
+}
+
+func (a *app) runAttached(ctx context.Context, t sandboxes, o runOptions, labels map[string]string, spec *resourcev1.SandboxSpec) (err error) {
+	settings, err := a.settings()
+	if err != nil {
+		return err
+	}
+	host, err := settings.Node(ctx)
+	if err != nil {
+		return exit.Try(err, "staddle run --detach, which needs no socket of the node")
+	}
+	defer func() { err = errors.Join(err, host.Close()) }()
+	s, err := t.Create(ctx, o.name, labels, spec)
+	if err != nil {
+		return err
+	}
+	if o.remove {
+		defer func() { err = errors.Join(err, a.removeAfter(ctx, t, s)) }()
+	}
+	if err := a.attach(ctx, t, host, s); err != nil {
+		if cause := context.Cause(ctx); cause != nil {
+			return a.stopInterrupted(ctx, t, s, cause)
+		}
+		return err
+	}
+	return a.endOf(ctx, host, s)
+}
+
+// attach shows the output from the start of the sandbox to its end for good. An
+// interrupt is passed on as a wish to stop, and the output is shown to its end.
+func (a *app) attach(ctx context.Context, t sandboxes, host *target.Node, s sandbox.Sandbox) error {
+	if _, err := a.untilStarted(ctx, t, s); err != nil {
+		return err
+	}
+	if _, err := host.Get(ctx, s.UID); fault.KindOf(err) == fault.NotFound {
+		return elsewhere(ctx, t, s)
+	}
+	following, leave := context.WithCancelCause(context.WithoutCancel(ctx))
+	done := make(chan struct{})
+	watcherDone := make(chan struct{})
+	go func() { // owned by this call, which waits for it below
+		defer close(watcherDone)
+		a.passOn(ctx, t, s, done, leave)
+	}()
+	err := follow.Run(following, host, follow.Request{UID: s.UID, Container: mainContainer, Attempt: 1, Follow: true},
+		follow.Output{Stdout: a.out, Stderr: a.err})
+	close(done)
+	<-watcherDone
+	leave(nil)
+	if cause := context.Cause(ctx); cause != nil && err == nil {
+		return cause
+	}
+	return err
+}
+
+// passOn turns the first interrupt into a wish to stop, and the second into the
+// end of following.
+func (a *app) passOn(ctx context.Context, t sandboxes, s sandbox.Sandbox, done <-chan struct{}, leave context.CancelCauseFunc) {
+	select {
+	case <-done:
+		return
+	case <-ctx.Done():
+	}
+	again := make(chan os.Signal, 1)
+	signal.Notify(again, syscall.SIGINT, syscall.SIGTERM)
+	defer signal.Stop(again)
+	bound, cancel := context.WithTimeout(context.WithoutCancel(ctx), graceCall)
+	defer cancel()
+	if _, err := t.Update(bound, s.UID, wantStopped); err != nil {
+		leave(err)
+		return
+	}
+	output.NewProgress(a.err).Say("staddle: asked " + s.Name + " to stop; interrupt again to leave it alone")
+	select {
+	case <-done:
+	case <-again:
+		leave(context.Cause(ctx))
+	}
+}
+
+// stopInterrupted ends a foreground run that a signal ended: the sandbox must
+// not go on unseen.
+func (a *app) stopInterrupted(ctx context.Context, t sandboxes, s sandbox.Sandbox, cause error) error {
+	bound, cancel := context.WithTimeout(context.WithoutCancel(ctx), graceCall)
+	defer cancel()
+	if _, err := t.Update(bound, s.UID, wantStopped); err != nil && fault.KindOf(err) != fault.NotFound {
+		return err
+	}
+	if _, ok := errors.AsType[*run.SignalError](cause); ok {
+		return cause
+	}
+	return fmt.Errorf("run sandbox %s: %w", s.Name, cause)
+}
+
+func wantStopped(spec *resourcev1.SandboxSpec) {
+	spec.Desired = resourcev1.DesiredState_DESIRED_STATE_STOPPED
+}
+
+func wantRunning(spec *resourcev1.SandboxSpec) {
+	spec.Desired = resourcev1.DesiredState_DESIRED_STATE_RUNNING
+}
+
+func (a *app) removeAfter(ctx context.Context, t sandboxes, s sandbox.Sandbox) error {
+	bound, cancel := context.WithTimeout(context.WithoutCancel(ctx), waitStopped)
+	defer cancel()
+	return a.removeOne(bound, t, s, true)
+}
+
+// endOf turns the end of the container into the end of the command.
+func (a *app) endOf(ctx context.Context, host *target.Node, s sandbox.Sandbox) error {
+	now, err := host.Get(ctx, s.UID)
+	if fault.KindOf(err) == fault.NotFound {
+		return fault.New(fault.NotFound, "run sandbox %s: it was removed", s.Name)
+	}
+	if err != nil {
+		return err
+	}
+	e := now.Exit(mainContainer)
+	switch {
+	case e == nil:
+		why, _ := now.Failed()
+		return failedStart(&now, why)
+	case e.GetUnknown():
+		return fault.New(fault.Internal, "run sandbox %s: its container ended, and nobody could tell how", s.Name)
+	case e.GetOomKilled():
+		output.NewProgress(a.err).Say("staddle: " + s.Name + " used more memory than its limit and was ended")
+	}
+	return exit.WithCode(int(e.GetCode()))
+}
+
+// elsewhere says where the output is that cannot be had here.
+func elsewhere(ctx context.Context, t reader, s sandbox.Sandbox) error {
+	now, err := t.Get(ctx, s.UID)
+	if err != nil {
+		return err
+	}
+	if now.Node == "" {
+		return fault.New(fault.Unavailable, "read logs of sandbox %s: it has no node yet: %s", s.Name, stateOf(&now))
+	}
+	return exit.Try(fault.New(fault.Unavailable, "read logs of sandbox %s: it is on node %s, which keeps them", s.Name, now.Node),
+		"on that node: staddle --node-socket /run/staddle/sandboxhost.sock logs %s", s.UID)
+}

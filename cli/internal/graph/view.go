@@ -1,0 +1,129 @@
+package graph
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	supervisorv1 "staddle.internal/proto/gen/staddle/supervisor/v1"
+
+	"staddle.internal/cli/internal/output"
+)
+
+// Depths says how deep each component lies: below the deepest of what it needs.
+// Components must come after all that they need.
+func Depths(components []*supervisorv1.Component) []int {
+	depth := map[string]int{}
+	out := make([]int, len(components))
+	for i, c := range components {
+		for _, need := range append(append([]string{}, c.GetNeeds()...), c.GetOrderOnly()...) {
+			if d, known := depth[need]; known {
+				out[i] = max(out[i], d+1)
+			}
+		}
+		depth[c.GetName()] = out[i]
+	}
+	return out
+}
+
+// Word is the state of a component in lower case: "ready", "backing off".
+func Word(s supervisorv1.ComponentState) string {
+	return strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(s.String(), "COMPONENT_STATE_")), "_", " ")
+}
+
+// Cells is the line of a component in the table of "staddle status".
+func Cells(now time.Time, c *supervisorv1.Component, depth int) []string {
+	name := c.GetName()
+	if depth > 0 {
+		name = strings.Repeat("  ", depth-1) + "└ " + name
+	}
+	return []string{
+		name, Word(c.GetState()), output.Age(now, c.GetSince()), positive(int64(c.GetPid())), positive(int64(c.GetStarts())),
+		strings.Join(append(append([]string{}, c.GetNeeds()...), c.GetOrderOnly()...), ","), Reason(c),
+	}
+}
+
+// Reason says why a component is not ready, with how its last process ended
+// where that is why.
+func Reason(c *supervisorv1.Component) string {
+	switch {
+	case c.GetState() == supervisorv1.ComponentState_COMPONENT_STATE_READY:
+		return ""
+	case c.GetReason() == "":
+		return c.GetLastExit()
+	case c.GetLastExit() != "" && !strings.Contains(c.GetReason(), c.GetLastExit()):
+		return c.GetReason() + " (last: " + c.GetLastExit() + ")"
+	default:
+		return c.GetReason()
+	}
+}
+
+func positive(n int64) string {
+	if n <= 0 {
+		return ""
+	}
+	return fmt.Sprint(n)
+}
+
+// View shows a graph that changes: in place on a terminal, and elsewhere as the
+// first whole and then a line per component that changed.
+type View struct {
+	w     io.Writer
+	live  bool
+	lines int // drawn by the last frame
+	last  map[string]*supervisorv1.Component
+}
+
+// NewView shows on w; live draws each state in the place of the one before.
+func NewView(w io.Writer, live bool) *View { return &View{w: w, live: live} }
+
+// Show shows the next state; whole is its full table.
+func (v *View) Show(g *supervisorv1.GetGraphResponse, whole func() string) error {
+	first := v.last == nil
+	changed := v.changes(g)
+	switch {
+	case v.live:
+		return v.redraw(whole())
+	case first:
+		_, err := io.WriteString(v.w, whole())
+		return err
+	}
+	for _, c := range changed {
+		if _, err := io.WriteString(v.w, Line(c)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Line is one component's state as a line of its own.
+func Line(c *supervisorv1.Component) string {
+	if why := Reason(c); why != "" {
+		return fmt.Sprintf("%-14s %s: %s\n", c.GetName(), Word(c.GetState()), why)
+	}
+	return fmt.Sprintf("%-14s %s\n", c.GetName(), Word(c.GetState()))
+}
+
+func (v *View) changes(g *supervisorv1.GetGraphResponse) []*supervisorv1.Component {
+	var changed []*supervisorv1.Component
+	next := make(map[string]*supervisorv1.Component, len(g.GetComponents()))
+	for _, c := range g.GetComponents() {
+		if old, known := v.last[c.GetName()]; !known || !Same(old, c) {
+			changed = append(changed, c)
+		}
+		next[c.GetName()] = c
+	}
+	v.last = next
+	return changed
+}
+
+func (v *View) redraw(text string) error {
+	up := ""
+	if v.lines > 0 {
+		up = fmt.Sprintf("\033[%dA\033[J", v.lines)
+	}
+	v.lines = strings.Count(text, "\n")
+	_, err := io.WriteString(v.w, up+text)
+	return err
+}

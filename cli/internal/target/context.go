@@ -1,0 +1,164 @@
+package target
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"go.yaml.in/yaml/v3"
+
+	"staddle.internal/kit/config"
+	"staddle.internal/kit/fault"
+)
+
+// contextVersion is the only format of the context file.
+const contextVersion = 1
+
+// Context is the file ~/.config/staddle/config.yaml: the installation that a
+// person works with, and the identity to do it with.
+type Context struct {
+	// Version of the format; must be 1.
+	Version int `yaml:"version"`
+	// Root of the installation on this machine. Empty means the system's places.
+	Root string `yaml:"root"`
+	// Coordinator is host:port.
+	Coordinator string `yaml:"coordinator"`
+	// CA, Certificate and Key are PEM files.
+	CA          string `yaml:"ca"`
+	Certificate string `yaml:"certificate"`
+	Key         string `yaml:"key"`
+}
+
+// Validate checks what the types cannot say.
+func (c *Context) Validate() []config.Problem {
+	if c.Version != contextVersion {
+		return []config.Problem{{Key: "version", Text: fmt.Sprintf("version %d is not known", c.Version), Remedy: "write 1"}}
+	}
+	return nil
+}
+
+// Home is a person for whom a context file is kept.
+type Home struct {
+	// Dir is the folder of configuration, such as ~/.config.
+	Dir string
+	// UID and GID own what is written; -1 leaves the owner alone.
+	UID, GID int
+}
+
+func (h Home) folder() string { return filepath.Join(h.Dir, "staddle") }
+func (h Home) file() string   { return filepath.Join(h.folder(), "config.yaml") }
+
+// ReadContext reads the caller's context file. It returns fault.NotFound if
+// there is none.
+func ReadContext() (*Context, error) {
+	dir, err := os.UserConfigDir()
+	if err != nil {
+		return nil, fault.New(fault.NotFound, "read context: %w", err)
+	}
+	return Home{Dir: dir}.Read()
+}
+
+// Read reads the context file of h.
+func (h Home) Read() (*Context, error) {
+	there, err := exists(h.file())
+	if err != nil {
+		return nil, fmt.Errorf("read context: %w", err)
+	}
+	if !there {
+		return nil, fault.New(fault.NotFound, "read context: %s does not exist", h.file())
+	}
+	data, err := config.ReadFile(h.file())
+	if err != nil {
+		return nil, err
+	}
+	c := Context{Version: contextVersion}
+	if err := config.Decode(h.file(), data, &c); err != nil {
+		return nil, err
+	}
+	return &c, nil
+}
+
+// Save copies the identity of c beside the context file and writes the file,
+// each atomically, owned by the person and readable by nobody else. Files that
+// already have that content stay as they are.
+func (h Home) Save(c Context) error {
+	if err := h.makeFolder(); err != nil {
+		return err
+	}
+	for _, f := range []struct {
+		from *string
+		name string
+	}{{&c.CA, "ca.crt"}, {&c.Certificate, "operator.crt"}, {&c.Key, "operator.key"}} {
+		data, err := os.ReadFile(*f.from)
+		if err != nil {
+			return fmt.Errorf("copy identity: %w", err)
+		}
+		*f.from = filepath.Join(h.folder(), f.name)
+		if err := h.write(*f.from, data); err != nil {
+			return fmt.Errorf("copy identity: %w", err)
+		}
+	}
+	c.Version = contextVersion
+	text, err := yaml.Marshal(c)
+	if err != nil {
+		return fmt.Errorf("write context: %w", err)
+	}
+	return h.write(h.file(), text)
+}
+
+func (h Home) makeFolder() error {
+	for _, dir := range []string{h.Dir, h.folder()} {
+		err := os.Mkdir(dir, 0o700)
+		if errors.Is(err, os.ErrExist) {
+			continue
+		}
+		if err == nil {
+			err = h.own(dir)
+		}
+		if err != nil {
+			return fmt.Errorf("write context: %w", err)
+		}
+	}
+	return nil
+}
+
+func (h Home) own(path string) error {
+	if h.UID < 0 {
+		return nil
+	}
+	return os.Lchown(path, h.UID, h.GID)
+}
+
+func (h Home) write(path string, data []byte) error {
+	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, data) {
+		return nil
+	}
+	return ReplaceFile(path, data, 0o600, h.own)
+}
+
+// ReplaceFile writes a file so that at every instant it has the old content or
+// the new, with mode, and after prepare was called on it. Nothing is left of an
+// attempt that fails.
+func ReplaceFile(path string, data []byte, mode os.FileMode, prepare func(path string) error) (err error) {
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
+	if err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(fmt.Errorf("write %s: %w", path, err), os.Remove(f.Name()))
+		}
+	}()
+	_, err = f.Write(data)
+	if err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	if prepare != nil {
+		if err := prepare(f.Name()); err != nil {
+			return err
+		}
+	}
+	return os.Rename(f.Name(), path)
+}

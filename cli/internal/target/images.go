@@ -1,0 +1,128 @@
+package target
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	sandboxhostv1 "staddle.internal/proto/gen/staddle/sandboxhost/v1"
+
+	"staddle.internal/kit/fault"
+
+	"staddle.internal/cli/internal/exit"
+)
+
+// chunkSize of an import is the contract's bound.
+const chunkSize = 64 << 10
+
+// Pull makes an image present and reports its progress.
+func (n *Node) Pull(ctx context.Context, ref string, refresh bool, progress func(done, total int64)) (*sandboxhostv1.Image, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := n.images.PullImage(ctx, &sandboxhostv1.PullImageRequest{Image: ref, Refresh: refresh})
+	if err != nil {
+		return nil, fmt.Errorf("pull image %s: %w", ref, err)
+	}
+	for {
+		msg, err := stream.Recv()
+		if err != nil {
+			return nil, explainPull(ref, ended("pull image "+ref, err))
+		}
+		progress(msg.GetDoneBytes(), msg.GetTotalBytes())
+		if msg.GetImage() != nil {
+			return msg.GetImage(), nil
+		}
+	}
+}
+
+func explainPull(ref string, err error) error {
+	if fault.KindOf(err) == fault.Unavailable {
+		return exit.Try(err, "the same again when the registry answers, or bring an archive: staddle image import FILE")
+	}
+	if fault.KindOf(err) == fault.NotFound {
+		return exit.Try(err, "check the name %s", ref)
+	}
+	return err
+}
+
+// Import sends an archive and returns its images. Progress counts bytes sent.
+func (n *Node) Import(ctx context.Context, archive io.Reader, progress func(sent int64)) ([]*sandboxhostv1.Image, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := n.images.ImportImage(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("import image: %w", err)
+	}
+	if err := send(archive, stream.Send, progress); err != nil {
+		return nil, err
+	}
+	resp, err := stream.CloseAndRecv()
+	if err != nil {
+		return nil, fmt.Errorf("import image: %w", err)
+	}
+	return resp.GetImages(), nil
+}
+
+// send moves the archive in chunks. The server's early end, seen as io.EOF by
+// the sender, is no error here: its reason is the answer.
+func send(archive io.Reader, push func(*sandboxhostv1.ImportImageRequest) error, progress func(int64)) error {
+	buf := make([]byte, chunkSize)
+	for sent := int64(0); ; {
+		size, readErr := io.ReadFull(archive, buf)
+		if size > 0 {
+			err := push(&sandboxhostv1.ImportImageRequest{Chunk: buf[:size]})
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			if err != nil {
+				return fmt.Errorf("import image: %w", err)
+			}
+			sent += int64(size)
+			progress(sent)
+		}
+		switch {
+		case errors.Is(readErr, io.EOF), errors.Is(readErr, io.ErrUnexpectedEOF):
+			return nil
+		case readErr != nil:
+			return fault.New(fault.Invalid, "read archive: %w", readErr)
+		}
+	}
+}
+
+// Images returns all images of the node.
+func (n *Node) Images(ctx context.Context) ([]*sandboxhostv1.Image, error) {
+	var out []*sandboxhostv1.Image
+	for token := ""; ; {
+		page, err := n.images.ListImages(ctx, &sandboxhostv1.ListImagesRequest{PageSize: pageSize, PageToken: token})
+		if err != nil {
+			return nil, fmt.Errorf("list images: %w", err)
+		}
+		out = append(out, page.GetImages()...)
+		if token = page.GetNextPageToken(); token == "" {
+			return out, nil
+		}
+	}
+}
+
+// Logs opens a stream of output.
+func (n *Node) Logs(ctx context.Context, req *sandboxhostv1.ReadLogsRequest, emit func(*sandboxhostv1.ReadLogsResponse) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := n.host.ReadLogs(ctx, req)
+	if err != nil {
+		return fmt.Errorf("read logs: %w", err)
+	}
+	for {
+		msg, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return ended("read logs", err)
+		}
+		if err := emit(msg); err != nil {
+			return err
+		}
+	}
+}

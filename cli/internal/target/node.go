@@ -1,0 +1,217 @@
+package target
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
+	sandboxhostv1 "staddle.internal/proto/gen/staddle/sandboxhost/v1"
+
+	"staddle.internal/kit/fault"
+	"staddle.internal/kit/id"
+
+	"staddle.internal/cli/internal/exit"
+	"staddle.internal/cli/internal/sandbox"
+)
+
+// pageSize is how many records one request asks for.
+const pageSize = 1000
+
+// updateTries bounds how often a change is made anew on top of somebody else's.
+const updateTries = 10
+
+// Node is the sandboxhost of one node.
+type Node struct {
+	conn   *grpc.ClientConn
+	host   sandboxhostv1.SandboxHostServiceClient
+	images sandboxhostv1.ImageServiceClient
+}
+
+// Node connects to the node's sandboxhost.
+func (s *Settings) Node(ctx context.Context) (*Node, error) {
+	conn, err := Socket(ctx, "sandboxhost", s.NodeSocket)
+	if err != nil {
+		return nil, err
+	}
+	return &Node{conn, sandboxhostv1.NewSandboxHostServiceClient(conn), sandboxhostv1.NewImageServiceClient(conn)}, nil
+}
+
+// Close ends the connection.
+func (n *Node) Close() error { return n.conn.Close() }
+
+// List returns all sandboxes of the node.
+func (n *Node) List(ctx context.Context) ([]sandbox.Sandbox, error) {
+	var out []sandbox.Sandbox
+	for token := ""; ; {
+		page, err := n.host.ListSandboxes(ctx, &sandboxhostv1.ListSandboxesRequest{PageSize: pageSize, PageToken: token})
+		if err != nil {
+			return nil, fmt.Errorf("list sandboxes: %w", err)
+		}
+		for _, s := range page.GetSandboxes() {
+			out = append(out, sandbox.FromState(s))
+		}
+		if token = page.GetNextPageToken(); token == "" {
+			return out, nil
+		}
+	}
+}
+
+// Find returns the sandbox that ref names.
+func (n *Node) Find(ctx context.Context, ref string) (sandbox.Sandbox, error) {
+	all, err := n.List(ctx)
+	if err != nil {
+		return sandbox.Sandbox{}, err
+	}
+	return choose(ref, all)
+}
+
+func choose(ref string, all []sandbox.Sandbox) (sandbox.Sandbox, error) {
+	named := make([]sandbox.Named, len(all))
+	for i := range all {
+		named[i] = all[i].Named()
+	}
+	i, err := sandbox.Find("sandbox", ref, named)
+	if err != nil {
+		return sandbox.Sandbox{}, exit.Try(err, "staddle ps")
+	}
+	return all[i], nil
+}
+
+// Get returns a sandbox by its uid.
+func (n *Node) Get(ctx context.Context, uid string) (sandbox.Sandbox, error) {
+	resp, err := n.host.GetSandbox(ctx, &sandboxhostv1.GetSandboxRequest{Uid: uid})
+	if err != nil {
+		return sandbox.Sandbox{}, err
+	}
+	return sandbox.FromState(resp.GetSandbox()), nil
+}
+
+// Create makes the node keep a new sandbox.
+func (n *Node) Create(ctx context.Context, name string, labels map[string]string, spec *resourcev1.SandboxSpec) (sandbox.Sandbox, error) {
+	if len(labels) > 0 {
+		return sandbox.Sandbox{}, exit.BadUsage("create sandbox %s: labels are kept by a coordinator only; leave out --label or --node-socket", name)
+	}
+	for _, c := range spec.GetContainers() {
+		if len(c.GetDisks()) > 0 {
+			return sandbox.Sandbox{}, exit.BadUsage("create sandbox %s: disks are given out by a coordinator only; leave out --disk or --node-socket", name)
+		}
+	}
+	return n.ensure(ctx, string(id.NewSandbox()), name, 1, spec)
+}
+
+func (n *Node) ensure(ctx context.Context, uid, name string, generation uint64, spec *resourcev1.SandboxSpec) (sandbox.Sandbox, error) {
+	resp, err := n.host.EnsureSandbox(ctx, &sandboxhostv1.EnsureSandboxRequest{
+		Uid: uid, Name: name, Generation: generation, Manager: sandbox.Local, Spec: spec,
+	})
+	if err != nil {
+		return sandbox.Sandbox{}, explainEnsure(name, err)
+	}
+	return sandbox.FromState(resp.GetSandbox()), nil
+}
+
+func explainEnsure(name string, err error) error {
+	wrapped := fmt.Errorf("ensure sandbox %s: %w", name, err)
+	switch fault.Reason(err) {
+	case "NAME_TAKEN":
+		return exit.Try(wrapped, "another --name, or staddle rm %s", name)
+	case "HOST_NETWORK_NOT_ALLOWED":
+		return exit.Try(wrapped, "allow_host_network: true in the node's node.yaml, or --network sandbox")
+	}
+	return wrapped
+}
+
+// Update changes the spec of a sandbox by change, which is called again on the
+// newest spec when somebody else was faster.
+func (n *Node) Update(ctx context.Context, uid string, change func(*resourcev1.SandboxSpec)) (sandbox.Sandbox, error) {
+	var last error
+	for range updateTries {
+		now, err := n.Get(ctx, uid)
+		if err != nil {
+			return sandbox.Sandbox{}, fmt.Errorf("get sandbox %s: %w", uid, err)
+		}
+		if now.Manager != sandbox.Local {
+			return sandbox.Sandbox{}, exit.Try(fault.New(fault.Denied, "change sandbox %s: it belongs to the cluster", now.Name),
+				"the same command without --node-socket")
+		}
+		spec := proto.CloneOf(now.Spec)
+		change(spec)
+		if proto.Equal(spec, now.Spec) {
+			return now, nil
+		}
+		next, err := n.ensure(ctx, uid, now.Name, now.Generation+1, spec)
+		if reason := fault.Reason(err); reason != "STALE_GENERATION" && reason != "SPEC_CHANGED" {
+			return next, err
+		}
+		last = err
+	}
+	return sandbox.Sandbox{}, last
+}
+
+// Remove ends the wish for s. It does not wait for the sandbox to be gone.
+func (n *Node) Remove(ctx context.Context, s sandbox.Sandbox) error {
+	if s.Manager != sandbox.Local {
+		return exit.Try(fault.New(fault.Denied, "remove sandbox %s: it belongs to the cluster", s.Name),
+			"the same command without --node-socket")
+	}
+	_, err := n.host.RemoveSandbox(ctx, &sandboxhostv1.RemoveSandboxRequest{Uid: s.UID, Manager: sandbox.Local})
+	if err != nil {
+		return fmt.Errorf("remove sandbox %s: %w", s.Name, err)
+	}
+	return nil
+}
+
+// Forget drops what is known of a sandbox that has been torn down. It is the
+// last step of a removal on a node alone.
+func (n *Node) Forget(ctx context.Context, s sandbox.Sandbox) error {
+	_, err := n.host.ForgetSandbox(ctx, &sandboxhostv1.ForgetSandboxRequest{Uid: s.UID, Manager: s.Manager})
+	if err != nil {
+		return fmt.Errorf("forget sandbox %s: %w", s.Name, err)
+	}
+	return nil
+}
+
+// Watch sends every sandbox, the mark, and changes until emit fails or the
+// stream ends. An empty uid means all.
+func (n *Node) Watch(ctx context.Context, uid string, emit func(sandbox.Event) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := n.host.WatchSandboxes(ctx, &sandboxhostv1.WatchSandboxesRequest{Uid: uid})
+	if err != nil {
+		return fmt.Errorf("watch sandboxes: %w", err)
+	}
+	for {
+		msg, err := stream.Recv()
+		if err != nil {
+			return ended("watch sandboxes", err)
+		}
+		if err := emit(eventOfHost(msg)); err != nil {
+			return err
+		}
+	}
+}
+
+func eventOfHost(msg *sandboxhostv1.WatchSandboxesResponse) sandbox.Event {
+	switch {
+	case msg.GetChanged() != nil:
+		s := sandbox.FromState(msg.GetChanged())
+		return sandbox.Event{Sandbox: &s}
+	case msg.GetForgotten() != nil:
+		s := sandbox.FromState(msg.GetForgotten())
+		return sandbox.Event{Sandbox: &s, Gone: true}
+	default:
+		return sandbox.Event{}
+	}
+}
+
+// ended makes a failure of the end of a stream that never ends by itself.
+func ended(what string, err error) error {
+	if errors.Is(err, io.EOF) {
+		return fault.New(fault.Unavailable, "%s: the stream ended", what)
+	}
+	return fmt.Errorf("%s: %w", what, err)
+}

@@ -22,6 +22,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"staddle.internal/kit/boottime"
 	"staddle.internal/kit/config"
 	"staddle.internal/kit/rpc"
 	presencev1 "staddle.internal/proto/gen/staddle/presence/v1"
@@ -324,4 +325,38 @@ func copyFile(from, to string) (err error) {
 	defer func() { err = errors.Join(err, dst.Close()) }()
 	_, err = io.Copy(dst, src)
 	return err
+}
+
+// WriteConfigWithout writes the configuration without some components.
+func (b *Bed) WriteConfigWithout(components ...string) {
+	b.t.Helper()
+	was := b.opts.Disabled
+	b.opts.Disabled = append(append([]string(nil), was...), components...)
+	b.WriteConfig("")
+	b.opts.Disabled = was
+}
+
+// WriteConfigOnly writes the configuration with one component alone.
+func (b *Bed) WriteConfigOnly(component string) {
+	b.t.Helper()
+	var others []string
+	for _, name := range []string{"coordinator", "containerd", "clusteraccess", "storage", "storage-agent", "sandboxhost", "sandbox-agent", "presence"} {
+		if name != component {
+			others = append(others, name)
+		}
+	}
+	b.WriteConfigWithout(others...)
+}
+
+// Reboot does to the machine what a reboot does: every process ends, everything
+// that lives in the kernel or ends with the boot is gone, what is durable stays.
+// From then on the machine's boot id is the given one.
+func (b *Bed) Reboot(supervisor *os.Process, bootID string) {
+	b.t.Helper()
+	b.KillRunner(supervisor, true)
+	cmd := b.inside(filepath.Join(b.bin, "staddle-node"), "teardown", "--root", b.Paths.Root, "--grace", "0s")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		b.t.Fatalf("reboot: %v\n%s", err, out)
+	}
+	b.opts.Env = append(b.opts.Env, boottime.EnvID+"="+bootID)
 }

@@ -1,0 +1,124 @@
+package api
+
+import (
+	"fmt"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protopath"
+	"google.golang.org/protobuf/reflect/protorange"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"staddle.internal/kit/fault"
+
+	"staddle.internal/services/coordinator/internal/record"
+)
+
+// The rules of single fields stand in the contract and were checked before; here
+// is what they cannot say. All problems of a request are told at once.
+
+// problems collects what is wrong with a record.
+type problems struct {
+	key  record.Key
+	list []string
+}
+
+func (p *problems) must(ok bool, field, text string) {
+	if !ok {
+		p.list = append(p.list, field+": "+text)
+	}
+}
+
+func (p *problems) err(verb string) error {
+	if len(p.list) == 0 {
+		return nil
+	}
+	return fault.New(fault.Invalid, "%s %s: %s", verb, p.key, strings.Join(p.list, "; "))
+}
+
+// checkNew is for records to create.
+func checkNew(r *record.Resource) error {
+	p := wellFormed(r)
+	m := r.GetMeta()
+	const ours = "the coordinator writes it: leave it out"
+	p.must(m.GetUid() == "", "meta.uid", ours)
+	p.must(m.GetRevision() == 0, "meta.revision", ours)
+	p.must(m.GetOwner() == "", "meta.owner", ours)
+	p.must(m.GetCreatedAt() == nil, "meta.created_at", ours)
+	p.must(m.GetDeletingAt() == nil, "meta.deleting_at", ours)
+	p.must(m.GetGeneration() == 0, "meta.generation", ours)
+	p.must(!record.Placed(r), "placement", ours)
+	p.must(record.Status(r) == nil, "status", "the node writes it: leave it out")
+	p.spec(r)
+	return p.err("create")
+}
+
+// checkUpdate is for records to update.
+func checkUpdate(r *record.Resource) error {
+	p := wellFormed(r)
+	p.must(r.GetMeta().GetRevision() != 0, "meta.revision", "name the revision that the change was made from")
+	p.spec(r)
+	return p.err("update")
+}
+
+// checkStatus is for reports of status.
+func checkStatus(r *record.Resource) error {
+	p := wellFormed(r)
+	p.must(r.GetMeta().GetUid() != "", "meta.uid", "it is needed")
+	if err := p.err("report status of"); err != nil {
+		return err
+	}
+	_, err := statusOf(r)
+	return err
+}
+
+func wellFormed(r *record.Resource) *problems {
+	p := &problems{key: record.KeyOf(r)}
+	p.must(record.Body(r) == r.GetMeta().GetKind(), "meta.kind", "it is not the kind of the content")
+	for _, path := range unknownFields(r) {
+		p.must(false, path, "it has a field that this coordinator does not know")
+	}
+	return p
+}
+
+// spec checks what the spec of each kind needs.
+func (p *problems) spec(r *record.Resource) {
+	switch record.Body(r) {
+	case record.Sandbox:
+		spec := r.GetSandbox().GetSpec()
+		p.must(spec != nil, "sandbox.spec", "it is needed")
+		p.must(len(record.DiskNames(spec)) <= record.MaxDisks, "sandbox.spec.containers.disks",
+			fmt.Sprintf("a sandbox has at most %d different disks", record.MaxDisks))
+		for _, c := range spec.GetContainers() {
+			paths := map[string]bool{}
+			for _, d := range c.GetDisks() {
+				p.must(!paths[d.GetPath()], "sandbox.spec.containers.disks.path", "two disks are at "+d.GetPath())
+				paths[d.GetPath()] = true
+			}
+			names := map[string]bool{}
+			for _, e := range c.GetEnv() {
+				p.must(!names[e.GetName()], "sandbox.spec.containers.env.name", "it names "+e.GetName()+" twice")
+				names[e.GetName()] = true
+			}
+		}
+	case record.Disk:
+		p.must(r.GetDisk().GetSpec() != nil, "disk.spec", "it is needed")
+	}
+}
+
+// unknownFields lists the messages inside m that carry fields of a newer
+// contract: to keep the rest and drop those would change what was asked for.
+func unknownFields(m proto.Message) []string {
+	var paths []string
+	err := protorange.Range(m.ProtoReflect(), func(values protopath.Values) error {
+		inner, ok := values.Index(-1).Value.Interface().(protoreflect.Message)
+		if ok && len(inner.GetUnknown()) > 0 {
+			paths = append(paths, values.Path.String())
+		}
+		return nil
+	})
+	if err != nil {
+		return []string{err.Error()}
+	}
+	return paths
+}

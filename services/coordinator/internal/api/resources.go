@@ -1,0 +1,243 @@
+// Package api is the door of the coordinator for records: it serves
+// ResourceService, turning requests into changes of the store and the mirror's
+// history into streams.
+//
+// It owns what a request may say and in which order it is checked: rights, then
+// form, then the record's state. Every write is a compare-and-set on what was
+// read. It must never place a record, and never answer from the mirror where the
+// contract promises the store. In the trail it is the first file: here a wish
+// becomes one record with a generation.
+package api
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	coordinatorv1 "staddle.internal/proto/gen/staddle/coordinator/v1"
+
+	"staddle.internal/kit/fault"
+	"staddle.internal/kit/id"
+	"staddle.internal/kit/rpc"
+
+	"staddle.internal/services/coordinator/internal/mirror"
+	"staddle.internal/services/coordinator/internal/record"
+	"staddle.internal/services/coordinator/internal/rights"
+	"staddle.internal/services/coordinator/internal/store"
+)
+
+// maxRaces bounds how often a change is tried again that others overtook.
+const maxRaces = 20
+
+// Config says whom the API serves.
+type Config struct {
+	// TrustDomain is the domain of all identities.
+	TrustDomain string
+}
+
+// Deps is what the API needs. Store is asked for at each call: it exists once
+// etcd answers, and no call is admitted before.
+type Deps struct {
+	Store  func() *store.Store
+	Mirror *mirror.Mirror
+}
+
+// Resources serves ResourceService.
+type Resources struct {
+	coordinatorv1.UnimplementedResourceServiceServer
+	cfg  Config
+	deps Deps
+}
+
+// New returns the service.
+func New(cfg Config, deps Deps) *Resources { return &Resources{cfg: cfg, deps: deps} }
+
+// caller reads who calls and refuses nodes that were removed.
+func (s *Resources) caller(ctx context.Context) (rights.Caller, error) {
+	c, err := rights.CallerOf(rpc.Caller(ctx), s.cfg.TrustDomain)
+	if err == nil && c.Node() != "" && s.deps.Mirror.Removed(c.Node()) {
+		return c, fault.WithReason(fault.New(fault.Denied, "serve node %s: it was removed", c.Node()), "NODE_REMOVED")
+	}
+	return c, err
+}
+
+// GetResource reads one record from the store.
+func (s *Resources) GetResource(ctx context.Context, req *coordinatorv1.GetResourceRequest) (*coordinatorv1.GetResourceResponse, error) {
+	c, err := s.caller(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.May(rights.Read, req.GetKind()); err != nil {
+		return nil, err
+	}
+	var r *record.Resource
+	if req.GetUid() != "" {
+		r, err = s.deps.Store().GetUID(ctx, req.GetKind(), req.GetUid())
+	} else {
+		r, err = s.deps.Store().Get(ctx, record.Key{Kind: req.GetKind(), Name: req.GetName()})
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := c.Check(rights.Read, r); err != nil {
+		return nil, err
+	}
+	return &coordinatorv1.GetResourceResponse{Resource: r}, nil
+}
+
+// CreateResource writes one new record.
+func (s *Resources) CreateResource(ctx context.Context, req *coordinatorv1.CreateResourceRequest) (*coordinatorv1.CreateResourceResponse, error) {
+	c, err := s.caller(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.May(rights.Create, req.GetResource().GetMeta().GetKind()); err != nil {
+		return nil, err
+	}
+	if err := checkNew(req.GetResource()); err != nil {
+		return nil, err
+	}
+	r := record.Clone(req.GetResource())
+	r.Meta.Uid, r.Meta.Generation, r.Meta.CreatedAt = id.New(), 1, now()
+	var change store.Change
+	if r.GetMeta().GetKind() == record.Node {
+		change.Admit = r.GetMeta().GetName()
+	}
+	made, err := s.deps.Store().Create(ctx, r, change, req.GetRequestId(), req.GetResource())
+	if err != nil {
+		return nil, err
+	}
+	return &coordinatorv1.CreateResourceResponse{Resource: made}, nil
+}
+
+// UpdateResource replaces spec and labels of one record.
+func (s *Resources) UpdateResource(ctx context.Context, req *coordinatorv1.UpdateResourceRequest) (*coordinatorv1.UpdateResourceResponse, error) {
+	c, err := s.caller(ctx)
+	if err != nil {
+		return nil, err
+	}
+	asked := req.GetResource()
+	if err := c.May(rights.Update, asked.GetMeta().GetKind()); err != nil {
+		return nil, err
+	}
+	if err := checkUpdate(asked); err != nil {
+		return nil, err
+	}
+	old, err := s.deps.Store().Get(ctx, record.KeyOf(asked))
+	if err != nil {
+		return nil, err
+	}
+	next, err := updated(old, asked)
+	if err != nil {
+		return nil, err
+	}
+	if next != old {
+		if next, err = s.deps.Store().Replace(ctx, next); err != nil {
+			return nil, err
+		}
+	}
+	return &coordinatorv1.UpdateResourceResponse{Resource: next}, nil
+}
+
+// UpdateResourceStatus replaces the status of one record.
+func (s *Resources) UpdateResourceStatus(ctx context.Context, req *coordinatorv1.UpdateResourceStatusRequest) (*coordinatorv1.UpdateResourceStatusResponse, error) {
+	c, err := s.caller(ctx)
+	if err != nil {
+		return nil, err
+	}
+	said := req.GetResource()
+	if err := checkStatus(said); err != nil {
+		return nil, err
+	}
+	for range maxRaces {
+		var rev uint64
+		if rev, err = s.report(ctx, c, said); fault.Reason(err) != store.ReasonRevision {
+			return &coordinatorv1.UpdateResourceStatusResponse{Revision: rev}, err
+		}
+	}
+	return nil, fault.New(fault.Unavailable, "report status of %s: others changed it %d times meanwhile", record.KeyOf(said), maxRaces)
+}
+
+// report tries once to write a status to the record as it is now.
+func (s *Resources) report(ctx context.Context, c rights.Caller, said *record.Resource) (uint64, error) {
+	old, err := s.deps.Store().GetUID(ctx, said.GetMeta().GetKind(), said.GetMeta().GetUid())
+	if err != nil {
+		return 0, err
+	}
+	if err := c.Check(rights.Status, old); err != nil {
+		return 0, err
+	}
+	next, err := reported(old, said, time.Now())
+	if err != nil || next == old {
+		return old.GetMeta().GetRevision(), err
+	}
+	if next, err = s.deps.Store().Replace(ctx, next); err != nil {
+		return 0, err
+	}
+	if record.Deleting(next) && record.TornDown(next) != nil {
+		// The status is kept first, so that the deleted event carries it. Should
+		// this process end in between, the collector removes the record.
+		if _, err := s.deps.Store().Commit(ctx, store.Change{Remove: []*record.Resource{next}}); err != nil && fault.Reason(err) != store.ReasonRevision {
+			return 0, err
+		}
+	}
+	return next.GetMeta().GetRevision(), nil
+}
+
+// DeleteResource marks one record, or removes it where nobody has it yet.
+func (s *Resources) DeleteResource(ctx context.Context, req *coordinatorv1.DeleteResourceRequest) (*coordinatorv1.DeleteResourceResponse, error) {
+	c, err := s.caller(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.May(rights.Delete, req.GetKind()); err != nil {
+		return nil, err
+	}
+	for range maxRaces {
+		var r *record.Resource
+		r, err = s.remove(ctx, req)
+		if req.GetRevision() == 0 && fault.Reason(err) == store.ReasonRevision {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		return &coordinatorv1.DeleteResourceResponse{Resource: r}, nil
+	}
+	return nil, fault.New(fault.Unavailable, "delete %s %s: others changed it %d times meanwhile", record.Word(req.GetKind()), req.GetName(), maxRaces)
+}
+
+// remove tries once to delete the record as it is now.
+func (s *Resources) remove(ctx context.Context, req *coordinatorv1.DeleteResourceRequest) (*record.Resource, error) {
+	old, err := s.deps.Store().Get(ctx, record.Key{Kind: req.GetKind(), Name: req.GetName()})
+	if err != nil {
+		return nil, err
+	}
+	switch decided, err := deleted(old, req); {
+	case err != nil:
+		return nil, err
+	case decided == keepMarked:
+		return old, nil
+	case decided == mark:
+		marked := record.Clone(old)
+		marked.Meta.DeletingAt = now()
+		return s.deps.Store().Replace(ctx, marked)
+	}
+	change := store.Change{Remove: []*record.Resource{old}}
+	if req.GetKind() == record.Node {
+		change.Forget = req.GetName()
+	}
+	if _, err := s.deps.Store().Commit(ctx, change); err != nil {
+		return nil, err
+	}
+	gone := record.Clone(old)
+	gone.Meta.DeletingAt = now()
+	return gone, nil
+}
+
+func now() *timestamppb.Timestamp { return timestamppb.Now() }
+
+// ended reports whether an error only says that the stream was over.
+func ended(err error) bool { return errors.Is(err, context.Canceled) }

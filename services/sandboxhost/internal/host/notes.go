@@ -28,7 +28,7 @@ const (
 )
 
 // seqBits is how many changes of one status a start of the host has room for.
-const seqBits = 24
+const seqBits = 20
 
 // loaded is what a host finds in its journal.
 type loaded struct {
@@ -79,7 +79,7 @@ func saveStart(j notes, starts uint64, records map[id.Sandbox]*sandboxhostv1.San
 
 func nextStart(before uint64, wall time.Time) uint64 {
 	if before == 0 {
-		return uint64(max(wall.Unix(), 1))
+		return uint64(max(wall.UnixMilli(), 1))
 	}
 	return before + 1
 }

@@ -102,13 +102,27 @@ func (s *Store) send(text string, files ...*os.File) error {
 		if err := conn.SetWriteDeadline(time.Now().Add(managerWait)); err != nil {
 			return err
 		}
-		_, _, err := conn.WriteMsgUnix([]byte(text), rights, nil)
-		return err
+		return sendOn(conn, []byte(text), rights)
 	})
 	if err := errors.Join(err, conn.Close()); err != nil {
 		return fault.New(fault.Unavailable, "notify manager: %w", err)
 	}
 	return nil
+}
+
+// sendOn sends one datagram with rights. WriteMsgUnix refuses to on a socket that
+// has its peer already.
+func sendOn(conn *net.UnixConn, text, rights []byte) error {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var inner error
+	err = raw.Write(func(fd uintptr) bool {
+		inner = unix.Sendmsg(int(fd), text, rights, nil, unix.MSG_NOSIGNAL)
+		return !errors.Is(inner, unix.EAGAIN)
+	})
+	return errors.Join(err, inner)
 }
 
 // withFDs calls fn with the numbers of the files, which stay open meanwhile. It

@@ -160,7 +160,7 @@ func (f Frame) assemble(ctx context.Context, p *Process, build Build) ([]run.Mem
 // listen takes the socket that was passed, or makes it.
 func (p *Process) listen() (net.Listener, error) {
 	if l, ok := p.FDs.Listener(p.Name + ".sock"); ok {
-		return l, nil
+		return rpc.Adopt(l, p.Paths.Socket(p.Name)), nil
 	}
 	if err := p.FDs.Err(); err != nil {
 		p.Log.Warn("passed file unusable", logging.Err(err))

@@ -76,11 +76,11 @@ func (s *Server) mend(serving *servers, l net.Listener) net.Listener {
 	return fresh
 }
 
-// leadsTo reports whether path is the socket of l. Of an inherited listener only
-// the existence of a socket is known.
+// leadsTo reports whether path is the socket of l. Of a listener that knows no
+// file only the existence of a socket is known.
 func leadsTo(path string, l net.Listener) bool {
-	if own, ok := l.(*ownSocket); ok {
-		return own.inPlace()
+	if known, ok := l.(interface{ inPlace() bool }); ok {
+		return known.inPlace()
 	}
 	info, err := os.Lstat(path)
 	return err == nil && info.Mode().Type() == os.ModeSocket

@@ -206,3 +206,29 @@ func (o *ownSocket) Close() error {
 	}
 	return errors.Join(err, o.UnixListener.Close())
 }
+
+// Adopt returns a listener that was passed to this process, which others reach by
+// path: the kernel knows only the name that the socket was made under. Close does
+// not remove the path, which belongs to whoever made the socket.
+func Adopt(l net.Listener, path string) net.Listener {
+	info, err := os.Lstat(path)
+	if err != nil {
+		info = nil // the path leads nowhere, which the guard mends
+	}
+	return &passedSocket{Listener: l, path: path, file: info}
+}
+
+// passedSocket is a listener whose file belongs to another process.
+type passedSocket struct {
+	net.Listener
+	path string
+	file fs.FileInfo // nil: not in place
+}
+
+// Addr is the path that leads to the socket.
+func (p *passedSocket) Addr() net.Addr { return &net.UnixAddr{Name: p.path, Net: "unix"} }
+
+func (p *passedSocket) inPlace() bool {
+	info, err := os.Lstat(p.path)
+	return err == nil && p.file != nil && os.SameFile(info, p.file)
+}

@@ -17,7 +17,6 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"testing"
 	"time"
 
 	"google.golang.org/grpc"
@@ -47,9 +46,22 @@ type Options struct {
 	Env []string
 }
 
+// T is what a bed needs of a test; testing.TB has it, and so has a benchmark that
+// is a program.
+type T interface {
+	Helper()
+	Cleanup(func())
+	Error(args ...any)
+	Errorf(format string, args ...any)
+	Fatal(args ...any)
+	Fatalf(format string, args ...any)
+	Logf(format string, args ...any)
+	Failed() bool
+}
+
 // Bed is one machine.
 type Bed struct {
-	t      testing.TB
+	t      T
 	opts   Options
 	Paths  config.Paths
 	NS     string // name of the network namespace
@@ -82,8 +94,9 @@ var binaries = sync.OnceValues(func() (string, error) {
 	return to, nil
 })
 
-// Main runs the tests of a package that uses beds and removes what they share.
-func Main(m *testing.M) int {
+// Main runs the tests of a package that uses beds, or anything else that gives an
+// exit code, and removes what beds share.
+func Main(m interface{ Run() int }) int {
 	code := m.Run()
 	if dir, err := binaries(); err == nil {
 		if err := os.RemoveAll(dir); err != nil {
@@ -95,7 +108,7 @@ func Main(m *testing.M) int {
 }
 
 // New lays out a machine without starting anything.
-func New(t testing.TB, opts Options) *Bed {
+func New(t T, opts Options) *Bed {
 	t.Helper()
 	if os.Getuid() != 0 {
 		t.Fatal("end-to-end tests need root: run make test")

@@ -2,13 +2,12 @@ package bed
 
 import (
 	"context"
-	"testing"
 	"time"
 )
 
 // Eventually asks until the answer is yes, at most for the limit, and fails the
 // test with the last thing that was seen otherwise.
-func Eventually(t testing.TB, limit time.Duration, what string, ask func(ctx context.Context) (bool, string)) {
+func Eventually(t T, limit time.Duration, what string, ask func(ctx context.Context) (bool, string)) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()

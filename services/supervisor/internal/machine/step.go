@@ -259,6 +259,9 @@ func (s *step) timers() {
 		case BackingOff:
 			s.enter(m, Waiting, "")
 		case Starting:
+			if s.table.Stopping {
+				continue // it has its turn in the order of the stop
+			}
 			m.cause = fmt.Sprintf("not ready within %s: %s", c.StartTimeout, m.Reason)
 			s.stop(c.Name, m, m.cause)
 		case Stopping:
@@ -327,7 +330,7 @@ func (s *step) clocks() {
 		if m.State != Starting {
 			continue
 		}
-		halted := m.external || s.heldUp(m)
+		halted := s.table.Stopping || m.external || s.heldUp(m)
 		if halted && !m.clock.IsZero() {
 			m.left -= s.now.Sub(m.clock)
 			m.clock = time.Time{}

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"staddle.internal/kit/fault"
+	"staddle.internal/kit/logging"
 	"staddle.internal/kit/telemetry"
 )
 
@@ -28,7 +29,7 @@ const DefaultTimeout = 10 * time.Second
 type DialConfig struct {
 	// TLS is for targets that are no unix socket.
 	TLS *tls.Config
-	// Log is for what the connection itself has to say. Nil says nothing.
+	// Log gets a line at Debug for each unary call that failed. Nil gets none.
 	Log *slog.Logger
 	// Process is the name of the calling process. Where several processes share
 	// one user it tells the server which one calls; empty means the operator.
@@ -92,7 +93,7 @@ func dialOptions(cfg DialConfig) ([]grpc.DialOption, error) {
 		grpc.WithDisableServiceConfig(),
 		grpc.WithDefaultServiceConfig(sc),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(MaxMessageSize)),
-		grpc.WithChainUnaryInterceptor(fault.UnaryClient, unaryDeadline, asUnary(cfg.Process)),
+		grpc.WithChainUnaryInterceptor(logFailures(cfg.Log), fault.UnaryClient, unaryDeadline, asUnary(cfg.Process)),
 		grpc.WithChainStreamInterceptor(fault.StreamClient, asStream(cfg.Process)),
 	}
 	if telemetry.Enabled() {
@@ -110,6 +111,17 @@ func unaryDeadline(ctx context.Context, method string, req, reply any, cc *grpc.
 		defer cancel()
 	}
 	return invoker(ctx, method, req, reply, cc, opts...)
+}
+
+func logFailures(log *slog.Logger) grpc.UnaryClientInterceptor {
+	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		begin := time.Now()
+		err := invoker(ctx, method, req, reply, cc, opts...)
+		if err != nil && log != nil {
+			log.LogAttrs(ctx, slog.LevelDebug, "call failed", logging.Method(method), logging.Code(codeOf(err)), logging.Duration(time.Since(begin)), logging.Err(err))
+		}
+		return err
+	}
 }
 
 func as(ctx context.Context, process string) context.Context {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"regexp"
 	"strings"
 	"sync"
 	"time"
@@ -27,11 +28,17 @@ type Neighbour struct {
 	Conn grpc.ClientConnInterface
 }
 
-// gateRetry spaces the questions to a neighbour that cannot be asked.
-var gateRetry = backoff.Policy{Initial: 20 * time.Millisecond, Cap: 500 * time.Millisecond}
+// gateRetry spaces the questions to a neighbour that cannot be asked. Its cap is
+// short because a boot pays it once per step of the graph.
+var gateRetry = backoff.Policy{Initial: 20 * time.Millisecond, Cap: 200 * time.Millisecond}
 
-// askTimeout bounds the question why a neighbour is not ready.
-const askTimeout = time.Second
+const (
+	askTimeout = time.Second // for the question why a neighbour is not ready
+	askPeriod  = time.Second // between two such questions
+)
+
+// redialer is a connection that can be told to try again now.
+type redialer interface{ ResetConnectBackoff() }
 
 // Gate returns the member that holds a process back until all neighbours say
 // SERVING, and keeps watching them: while one is away the status says which, why
@@ -81,32 +88,68 @@ func (g *gate) watch(ctx context.Context, n Neighbour) {
 		if backoff.Wait(ctx, gateRetry.Delay(attempt, rand.Float64())) != nil {
 			return
 		}
+		if conn, ok := n.Conn.(redialer); ok {
+			conn.ResetConnectBackoff()
+		}
 	}
 }
 
-// follow reads one health stream to its end.
+// follow reads one health stream to its end. While the neighbour is not serving
+// it asks again and again why: health tells no reason, and no change of it.
 func (g *gate) follow(ctx context.Context, n Neighbour, tell func(serving bool)) error {
 	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	defer wg.Wait()
 	defer cancel()
 	stream, err := healthv1.NewHealthClient(n.Conn).Watch(ctx, &healthv1.HealthCheckRequest{})
 	if err != nil {
 		return err
 	}
+	answers, end := make(chan bool), make(chan error, 1)
+	wg.Go(func() { end <- receive(ctx, stream, answers) }) // owned by follow: ends with ctx
+
+	tick := time.NewTicker(askPeriod)
+	defer tick.Stop()
+	answered, serving := false, false
+	for {
+		select {
+		case serving = <-answers:
+			answered = true
+			g.take(ctx, n, serving)
+			tell(serving)
+		case <-tick.C:
+			if answered && !serving {
+				g.take(ctx, n, false)
+			}
+		case err := <-end:
+			return err
+		}
+	}
+}
+
+func receive(ctx context.Context, stream healthv1.Health_WatchClient, answers chan<- bool) error {
 	for {
 		answer, err := stream.Recv()
 		if err != nil {
 			return err
 		}
-		serving := answer.GetStatus() == healthv1.HealthCheckResponse_SERVING
-		if serving {
-			if g.status.arrived(n.Name) {
-				g.log.Info("neighbour arrived", logging.Component(n.Name))
-			}
-		} else {
-			reason, external := ask(ctx, n)
-			g.away(n, reason, external)
+		select {
+		case answers <- answer.GetStatus() == healthv1.HealthCheckResponse_SERVING:
+		case <-ctx.Done():
+			return ctx.Err()
 		}
-		tell(serving)
+	}
+}
+
+// take records what the neighbour says of itself.
+func (g *gate) take(ctx context.Context, n Neighbour, serving bool) {
+	if !serving {
+		reason, external := ask(ctx, n)
+		g.away(n, reason, external)
+		return
+	}
+	if g.status.arrived(n.Name) {
+		g.log.Info("neighbour arrived", logging.Component(n.Name))
 	}
 }
 
@@ -134,8 +177,12 @@ func ask(ctx context.Context, n Neighbour) (reason string, external bool) {
 	if err != nil || st.GetReason() == "" {
 		return "not serving", false
 	}
-	return st.GetReason(), st.GetExternal()
+	return waitedFor.ReplaceAllString(st.GetReason(), ""), st.GetExternal()
 }
+
+// waitedFor is how long a neighbour has waited itself; said inside of another
+// reason it would stand still.
+var waitedFor = regexp.MustCompile(` for [0-9][0-9hms]*s\b`)
 
 // wait records that a neighbour is away; the first time of a spell counts. It
 // reports whether the spell is new.

@@ -55,7 +55,9 @@ func TestGate_TextsOfALife(t *testing.T) {
 
 	storage := setup{path: path, cold: true}.start(t)
 	storage.Status().SetNotReady("recovering 3 volumes")
-	waitReason(t, st, "waiting for storage: (starting|recovering 3 volumes) for [0-9]+s", "storage")
+	waitReason(t, st, "waiting for storage: recovering 3 volumes for [0-9]+s", "storage")
+	storage.Status().SetNotReady("recovering 2 volumes")
+	waitReason(t, st, "waiting for storage: recovering 2 volumes for [0-9]+s", "storage")
 	waitState(t, st, processv1.ProcessState_PROCESS_STATE_STARTING)
 	select {
 	case <-ready:
@@ -98,6 +100,13 @@ func TestGate_CarriesACauseOutsideTheMachine(t *testing.T) {
 	st, _ := gated(t, map[string]string{"storage": n.path})
 	waitReason(t, st, "waiting for storage: the registry does not answer for [0-9]+s", "storage")
 	eventually(t, "external", func() (any, bool) { return st.Get(), st.Get().GetExternal() })
+}
+
+func TestGate_AChainOfWaitsReadsOnce(t *testing.T) {
+	n := setup{cold: true}.start(t)
+	n.Status().wait("disk", "connection refused", false)
+	st, _ := gated(t, map[string]string{"storage": n.path})
+	waitReason(t, st, "waiting for storage: waiting for disk: connection refused for [0-9]+s", "storage")
 }
 
 func TestGate_WithoutNeighbours(t *testing.T) {

@@ -68,7 +68,7 @@ func (s *Source) Now(ctx context.Context) (*supervisorv1.GetGraphResponse, error
 // fails or the context ends. It outlives the supervisor.
 func (s *Source) Watch(ctx context.Context, show func(*supervisorv1.GetGraphResponse) error) error {
 	for {
-		err := s.watchSupervisor(ctx, show)
+		err := s.WatchSupervisor(ctx, show)
 		if fault.KindOf(err) != fault.Unavailable || ctx.Err() != nil {
 			return err
 		}
@@ -85,7 +85,9 @@ func (s *Source) Watch(ctx context.Context, show func(*supervisorv1.GetGraphResp
 	}
 }
 
-func (s *Source) watchSupervisor(ctx context.Context, show func(*supervisorv1.GetGraphResponse) error) (err error) {
+// WatchSupervisor is Watch without the way round the supervisor: it fails with
+// fault.Unavailable when there is none, and when it ends.
+func (s *Source) WatchSupervisor(ctx context.Context, show func(*supervisorv1.GetGraphResponse) error) (err error) {
 	conn, err := target.Socket(ctx, Supervisor, s.paths.Socket(Supervisor))
 	if err != nil {
 		return err

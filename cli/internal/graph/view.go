@@ -66,6 +66,17 @@ func positive(n int64) string {
 	return fmt.Sprint(n)
 }
 
+// Short is the table of a graph that comes up: name, state and reason.
+func Short(now time.Time, g *supervisorv1.GetGraphResponse) string {
+	table := make([][]string, len(g.GetComponents()))
+	depths := Depths(g.GetComponents())
+	for i, c := range g.GetComponents() {
+		cells := Cells(now, c, depths[i])
+		table[i] = []string{cells[0], cells[1], cells[2], cells[6]}
+	}
+	return output.Align(table)
+}
+
 // View shows a graph that changes: in place on a terminal, and elsewhere as the
 // first whole and then a line per component that changed.
 type View struct {

@@ -108,6 +108,23 @@ func (h Home) Save(c Context) error {
 	return h.write(h.file(), text)
 }
 
+// Forget removes the context, if it is about the installation below root.
+func (h Home) Forget(root string) error {
+	c, err := h.Read()
+	if fault.KindOf(err) == fault.NotFound || err == nil && c.Root != root {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, name := range []string{"config.yaml", "ca.crt", "operator.crt", "operator.key"} {
+		if err := os.Remove(filepath.Join(h.folder(), name)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("remove context: %w", err)
+		}
+	}
+	return nil
+}
+
 func (h Home) makeFolder() error {
 	for _, dir := range []string{h.Dir, h.folder()} {
 		err := os.Mkdir(dir, 0o700)

@@ -29,6 +29,8 @@ type Flags struct {
 	Coordinator string
 	// CA, Cert and Key are PEM files.
 	CA, Cert, Key string
+	// System means that the context file is not looked at.
+	System bool
 }
 
 // Settings is the target that flags and context file say.
@@ -76,7 +78,7 @@ func Load(f Flags) (*Settings, error) {
 }
 
 func loadContext(f Flags) (*Settings, error) {
-	if f.Root == "" {
+	if f.Root == "" && !f.System {
 		c, err := ReadContext()
 		switch {
 		case err == nil:

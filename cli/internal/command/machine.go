@@ -1,0 +1,165 @@
+package command
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"staddle.internal/kit/config"
+	"staddle.internal/kit/fault"
+
+	"staddle.internal/cli/internal/exit"
+	"staddle.internal/cli/internal/machine"
+	"staddle.internal/cli/internal/output"
+	"staddle.internal/cli/internal/target"
+)
+
+func (a *app) upCommand() *cobra.Command {
+	var noSample bool
+	c := &cobra.Command{
+		Use: "up", Short: "Start Staddle on this machine", Args: args(cobra.NoArgs),
+		Long: `Start a node and its coordinator on this machine, and a first sandbox.
+
+It checks what the machine needs, installs the binaries, writes configuration
+that is not there yet, starts the supervisor and waits until everything is ready.
+What is there already stays as it is: a second run changes nothing. If a
+component fails, its reason and its last lines are shown, and what was started
+is stopped again. Needs root; without it, it asks sudo.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.asRoot(cmd.Context(), "namespaces, mounts and the network", func(ctx context.Context, m *machine.Machine) error {
+				return m.Up(ctx, !noSample)
+			})
+		},
+	}
+	c.Flags().BoolVar(&noSample, "no-sample", false, "do not run a first sandbox")
+	return c
+}
+
+func (a *app) downCommand() *cobra.Command {
+	var purge, yes bool
+	c := &cobra.Command{
+		Use: "down", Short: "Stop Staddle and all sandboxes on this machine", Args: args(cobra.NoArgs),
+		Long: `Stop all processes in reverse order, end all sandboxes of this machine, and remove
+what they have in the kernel: mounts, namespaces, links, rules. Data stays, and
+"staddle up" goes on with it. With --purge data, configuration and binaries are
+removed as well. Safe when nothing runs.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.asRoot(cmd.Context(), "namespaces, mounts and the network", func(ctx context.Context, m *machine.Machine) error {
+				return a.down(ctx, m, purge, yes)
+			})
+		},
+	}
+	c.Flags().BoolVar(&purge, "purge", false, "remove data, configuration and binaries as well")
+	c.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
+	return c
+}
+
+func (a *app) down(ctx context.Context, m *machine.Machine, purge, yes bool) error {
+	if purge && !yes {
+		if err := a.confirm("This removes all data, disks included: " + strings.Join(m.Leftovers(), ", ")); err != nil {
+			return err
+		}
+	}
+	if err := m.Down(ctx); err != nil || !purge {
+		return err
+	}
+	return m.Purge()
+}
+
+// confirm asks on the terminal; without one the answer must be given as a flag.
+func (a *app) confirm(what string) error {
+	if !output.Terminal(a.in) {
+		return exit.Try(exit.BadUsage("%s: there is no terminal to ask on", what), "the same with --yes")
+	}
+	if _, err := fmt.Fprintf(a.err, "%s\nGo on? [y/N] ", what); err != nil {
+		return err
+	}
+	answer, err := bufio.NewReader(a.in).ReadString('\n')
+	if err != nil {
+		return fmt.Errorf("read answer: %w", err)
+	}
+	if word := strings.ToLower(strings.TrimSpace(answer)); word != "y" && word != "yes" {
+		return exit.WithCode(exit.Failed)
+	}
+	return nil
+}
+
+// asRoot runs fn with the installation that the flags name, as root: a caller
+// who is not goes through sudo, saying so.
+func (a *app) asRoot(ctx context.Context, why string, fn func(context.Context, *machine.Machine) error) error {
+	if a.flags.NodeSocket != "" {
+		return exit.BadUsage("--node-socket has no meaning here: name the installation with --root")
+	}
+	root := a.flags.Root
+	if root != "" {
+		abs, err := filepath.Abs(root)
+		if err != nil {
+			return fmt.Errorf("resolve --root: %w", err)
+		}
+		root = abs
+	}
+	if os.Geteuid() != 0 {
+		return a.viaSudo(why, root)
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find own executable: %w", err)
+	}
+	ctx, cancel := a.bounded(ctx, 0)
+	defer cancel()
+	return fn(ctx, &machine.Machine{
+		Paths: config.Paths{Root: root}, Source: filepath.Dir(exe), Out: a.out, Err: a.err, Home: a.home(),
+	})
+}
+
+// viaSudo replaces this process by the same command under sudo.
+func (a *app) viaSudo(why, root string) error {
+	sudo, err := exec.LookPath("sudo")
+	if err != nil {
+		return exit.Try(fault.New(fault.Denied, "this needs root for %s, and there is no sudo", why), "the same as root")
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find own executable: %w", err)
+	}
+	if _, err := fmt.Fprintf(a.err, "staddle: needs root for %s; using sudo\n", why); err != nil {
+		return err
+	}
+	argv := append([]string{sudo, "--", exe}, os.Args[1:]...)
+	if root != "" {
+		argv = append(argv, "--root", root) // sudo clears the environment, and the last one counts
+	}
+	return fmt.Errorf("run sudo: %w", syscall.Exec(sudo, argv, os.Environ()))
+}
+
+// home is the person who called: the one behind sudo, or the one who runs this.
+// Nil means that there is no place for a context file.
+func (a *app) home() *target.Home {
+	if sudoUID := os.Getenv("SUDO_UID"); sudoUID != "" {
+		u, err := user.LookupId(sudoUID)
+		if err != nil {
+			return nil // no such user any more: nobody to keep a context for
+		}
+		uid, uidErr := strconv.Atoi(u.Uid)
+		gid, gidErr := strconv.Atoi(u.Gid)
+		if errors.Join(uidErr, gidErr) != nil {
+			return nil
+		}
+		return &target.Home{Dir: filepath.Join(u.HomeDir, ".config"), UID: uid, GID: gid}
+	}
+	dir, err := os.UserConfigDir()
+	if err != nil {
+		return nil // no HOME: nobody to keep a context for
+	}
+	return &target.Home{Dir: dir, UID: -1, GID: -1}
+}

@@ -1,0 +1,98 @@
+package machine
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"staddle.internal/kit/fault"
+
+	"staddle.internal/cli/internal/exit"
+)
+
+// Down stops the installation and everything that it runs: the processes, then
+// the sandboxes and what they have in the kernel. Data stays. It is safe when
+// nothing runs.
+func (m *Machine) Down(ctx context.Context) error {
+	stopped, err := m.Stop(ctx)
+	if err != nil {
+		return err
+	}
+	if stopped {
+		m.say("stopped the supervisor and its processes")
+	}
+	if _, err := os.Stat(m.binary("staddle-node")); errors.Is(err, os.ErrNotExist) {
+		m.say("nothing is installed in %s", m.Bin())
+		return nil
+	} else if err != nil {
+		return fmt.Errorf("tear down: %w", err)
+	}
+	cmd := m.command("staddle-node", "teardown")
+	cmd.Stdout, cmd.Stderr = m.Out, m.Err
+	if err := cmd.Run(); err != nil {
+		return exit.Try(fault.New(fault.Internal, "tear down sandboxes: %w", err), "staddle down again; what is gone stays gone")
+	}
+	return nil
+}
+
+// Leftovers lists what Purge removes.
+func (m *Machine) Leftovers() []string {
+	return []string{m.Bin(), m.Paths.Etc(), m.Paths.Var(""), m.Paths.Run()}
+}
+
+// Purge removes the installation's files. Anything still mounted below them is a
+// reason to remove nothing: what is behind a mount is not ours to delete.
+func (m *Machine) Purge() error {
+	mounts, err := mountsBelow(m.Leftovers())
+	if err != nil {
+		return fmt.Errorf("purge: %w", err)
+	}
+	if len(mounts) > 0 {
+		return exit.Try(fault.New(fault.Conflict, "purge: still mounted: %s", strings.Join(mounts, ", ")), "staddle down")
+	}
+	for _, path := range m.Leftovers() {
+		if err := os.RemoveAll(path); err != nil {
+			return fmt.Errorf("purge: %w", err)
+		}
+		m.say("removed %s", path)
+	}
+	if m.Home == nil {
+		return nil
+	}
+	return m.Home.Forget(m.Paths.Root)
+}
+
+// mountsBelow returns the mount points at or below any of the folders.
+func mountsBelow(folders []string) ([]string, error) {
+	f, err := os.Open("/proc/self/mountinfo")
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close() //nolint:errcheck // only read from
+	var found []string
+	lines := bufio.NewScanner(f)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		fields := strings.Fields(lines.Text())
+		if len(fields) < 5 {
+			continue
+		}
+		point := unescape(fields[4])
+		for _, folder := range folders {
+			if rel, err := filepath.Rel(folder, point); err == nil && rel != ".." && !strings.HasPrefix(rel, "../") {
+				found = append(found, point)
+				break
+			}
+		}
+	}
+	return found, lines.Err()
+}
+
+// unescape undoes the octal escapes of mountinfo.
+func unescape(s string) string {
+	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
+}

@@ -1,0 +1,152 @@
+package machine
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"staddle.internal/kit/config"
+
+	"staddle.internal/cli/internal/target"
+)
+
+// firstUser begins the range of numeric users of an installation's processes.
+const firstUser = 64100
+
+// Install copies the binaries that differ, each atomically, and reports which.
+func (m *Machine) Install() (replaced []string, err error) {
+	if err := os.MkdirAll(m.Bin(), 0o755); err != nil {
+		return nil, fmt.Errorf("install: %w", err)
+	}
+	for _, name := range binaries {
+		from, to := filepath.Join(m.Source, name), m.binary(name)
+		same, err := sameContent(from, to)
+		if err != nil {
+			return replaced, fmt.Errorf("install %s: %w", name, err)
+		}
+		if same {
+			continue
+		}
+		if err := copyProgram(from, to); err != nil {
+			return replaced, fmt.Errorf("install %s: %w", name, err)
+		}
+		replaced = append(replaced, name)
+	}
+	return replaced, nil
+}
+
+func sameContent(a, b string) (bool, error) {
+	infoA, err := os.Stat(a)
+	if err != nil {
+		return false, err
+	}
+	infoB, err := os.Stat(b)
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	if os.SameFile(infoA, infoB) {
+		return true, nil
+	}
+	if infoA.Size() != infoB.Size() {
+		return false, nil
+	}
+	sumA, errA := sum(a)
+	sumB, errB := sum(b)
+	return bytes.Equal(sumA, sumB), errors.Join(errA, errB)
+}
+
+func sum(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	h := sha256.New()
+	_, err = io.Copy(h, f)
+	return h.Sum(nil), errors.Join(err, f.Close())
+}
+
+// copyProgram puts a program in place by rename: one that runs keeps its old
+// file, and no half one is ever started.
+func copyProgram(from, to string) (err error) {
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close() //nolint:errcheck // only read from
+	out, err := os.CreateTemp(filepath.Dir(to), "."+filepath.Base(to)+"-*")
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, in)
+	err = errors.Join(err, out.Chmod(0o755), out.Sync(), out.Close())
+	if err == nil {
+		err = os.Rename(out.Name(), to)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(out.Name()))
+	}
+	return nil
+}
+
+// Configure writes the configuration files that are absent, and lets the
+// binaries check both. What is there is never overwritten.
+func (m *Machine) Configure() (written []string, err error) {
+	if err := os.MkdirAll(m.Paths.Etc(), 0o755); err != nil {
+		return nil, fmt.Errorf("configure: %w", err)
+	}
+	for path, text := range map[string]string{m.Paths.NodeFile(): nodeYAML(), m.Paths.CoordinatorFile(): coordinatorYAML()} {
+		if _, err := os.Lstat(path); err == nil {
+			continue
+		} else if !errors.Is(err, os.ErrNotExist) {
+			return written, fmt.Errorf("configure: %w", err)
+		}
+		if err := target.ReplaceFile(path, []byte(text), 0o644, nil); err != nil {
+			return written, err
+		}
+		written = append(written, path)
+	}
+	return written, errors.Join(
+		m.check(m.Paths.NodeFile(), "staddle-node", supervisorName, "--check-config"),
+		m.check(m.Paths.CoordinatorFile(), "staddle-coordinator", "--check-config"))
+}
+
+// check lets the program that reads a file say what is wrong with it.
+func (m *Machine) check(file, name string, args ...string) error {
+	out, err := m.command(name, args...).CombinedOutput()
+	if err != nil {
+		return &config.Error{File: file, Problems: []config.Problem{{
+			Text: fmt.Sprintf("%s does not accept it: %s", name, bytes.TrimSpace(out)),
+		}}}
+	}
+	return nil
+}
+
+func nodeYAML() string {
+	return fmt.Sprintf(`# The node of this machine. Every key that is not here has its default.
+version: 1
+name: %s
+users:
+  # Each process runs as a user of its own; this is the first of their numbers.
+  first_id: %d
+supervisor:
+  # A node together with its own coordinator.
+  composition: %s
+`, config.DefaultNode().Name, firstUser, config.CompositionMachine)
+}
+
+func coordinatorYAML() string {
+	owner, _ := config.Users{FirstID: firstUser}.ID("clusteraccess")
+	return fmt.Sprintf(`# The coordinator of this machine. Every key that is not here has its default.
+version: 1
+bootstrap:
+  # The process that uses the node's key.
+  node_key_owner: %d
+`, owner)
+}

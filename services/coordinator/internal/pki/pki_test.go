@@ -1,0 +1,207 @@
+package pki
+
+import (
+	"bytes"
+	"crypto/x509"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+func authority(dir string, names ...string) *Authority {
+	return New(Config{
+		Dir: dir, TrustDomain: "test.local", Name: "c1", ServerNames: append([]string{"localhost", "127.0.0.1"}, names...),
+		Identities: []Identity{{Kind: "node", Name: "n1", File: "node"}, {Kind: "user", Name: "admin", File: "operator"}},
+	}, Deps{Log: slog.New(slog.DiscardHandler)})
+}
+
+// contents reads all files of a folder.
+func contents(t *testing.T, dir string) map[string][]byte {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string][]byte{}
+	for _, e := range entries {
+		if out[e.Name()], err = os.ReadFile(filepath.Join(dir, e.Name())); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return out
+}
+
+func changed(before, after map[string][]byte) []string {
+	var names []string
+	for name, data := range after {
+		if !bytes.Equal(before[name], data) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+func TestEnsure_MakesAllOnceAndKeepsIt(t *testing.T) {
+	dir := t.TempDir()
+	if err := authority(dir).Ensure(time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	first := contents(t, dir)
+	for _, file := range []string{"ca", "coordinator", "node", "operator"} {
+		for ending, mode := range map[string]os.FileMode{".crt": 0o644, ".key": 0o600} {
+			info, err := os.Stat(filepath.Join(dir, file+ending))
+			if err != nil || info.Mode().Perm() != mode {
+				t.Errorf("%s%s: got %v and %v, want mode %v", file, ending, info, err, mode)
+			}
+		}
+	}
+	if len(first) != 8 {
+		t.Errorf("got %d files, want 8", len(first))
+	}
+	if err := authority(dir).Ensure(time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if names := changed(first, contents(t, dir)); len(names) != 0 {
+		t.Errorf("second start changed %v, want nothing", names)
+	}
+}
+
+// SEC-4: what is issued is valid on a machine whose clock is behind.
+func TestEnsure_IssuesWhatVerifies(t *testing.T) {
+	dir := t.TempDir()
+	if err := authority(dir).Ensure(time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	ca, err := readCertificate(filepath.Join(dir, "ca.crt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := x509.NewCertPool()
+	pool.AddCert(ca)
+	for file, c := range map[string]struct {
+		uri   string
+		usage x509.ExtKeyUsage
+		host  string
+	}{
+		"coordinator": {"spiffe://test.local/coordinator/c1", x509.ExtKeyUsageServerAuth, "127.0.0.1"},
+		"node":        {"spiffe://test.local/node/n1", x509.ExtKeyUsageClientAuth, ""},
+		"operator":    {"spiffe://test.local/user/admin", x509.ExtKeyUsageClientAuth, ""},
+	} {
+		cert, err := readCertificate(filepath.Join(dir, file+".crt"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = cert.Verify(x509.VerifyOptions{
+			Roots: pool, KeyUsages: []x509.ExtKeyUsage{c.usage}, DNSName: c.host, CurrentTime: time.Now().Add(-time.Minute),
+		})
+		if err != nil || len(cert.URIs) != 1 || cert.URIs[0].String() != c.uri {
+			t.Errorf("%s: got %v and %v, want %s", file, cert.URIs, err, c.uri)
+		}
+	}
+}
+
+func TestEnsure_RenewsCertificatesAndKeepsKeys(t *testing.T) {
+	dir := t.TempDir()
+	if err := authority(dir).Ensure(time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	first := contents(t, dir)
+	if err := authority(dir, "c1.test.local").Ensure(time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	second := contents(t, dir)
+	if names := changed(first, second); len(names) != 1 || names[0] != "coordinator.crt" {
+		t.Errorf("a new server name changed %v, want coordinator.crt alone", names)
+	}
+	// SEC-3: also long after the end of a certificate.
+	if err := authority(dir, "c1.test.local").Ensure(time.Now().Add(2 * leafLife)); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range changed(second, contents(t, dir)) {
+		if strings.HasSuffix(name, ".key") || name == "ca.crt" {
+			t.Errorf("%s was replaced", name)
+		}
+	}
+}
+
+func TestEnsure_NeverReplacesWhatIsBroken(t *testing.T) {
+	other := t.TempDir()
+	if err := authority(other).Ensure(time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	foreign := contents(t, other)
+	for _, c := range []struct {
+		name, file string
+		data       []byte // nil removes it
+	}{
+		{"an empty CA key", "ca.key", []byte{}},
+		{"a garbled CA key", "ca.key", []byte("-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n")},
+		{"a CA key of another CA", "ca.key", foreign["ca.key"]},
+		{"an empty CA certificate", "ca.crt", []byte{}},
+		{"a half-written node key", "node.key", foreign["node.key"][:60]},
+		{"a node key of another node", "node.key", foreign["node.key"]},
+		{"a node certificate of another CA", "node.crt", foreign["node.crt"]},
+		{"a certificate without its key", "operator.key", nil},
+	} {
+		dir := t.TempDir()
+		if err := authority(dir).Ensure(time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		path := filepath.Join(dir, c.file)
+		err := os.Remove(path)
+		if c.data != nil {
+			err = os.WriteFile(path, c.data, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := contents(t, dir)
+		if err := authority(dir).Ensure(time.Now()); err == nil || !strings.Contains(err.Error(), path) {
+			t.Errorf("%s: got %v, want an error that names %s", c.name, err, path)
+		}
+		if names := changed(before, contents(t, dir)); len(names) != 0 {
+			t.Errorf("%s: changed %v, want nothing", c.name, names)
+		}
+	}
+}
+
+// A start that was cut off between key and certificate goes on from there.
+func TestEnsure_GoesOnAfterACut(t *testing.T) {
+	for _, file := range []string{"ca.crt", "node.crt"} {
+		dir := t.TempDir()
+		if err := authority(dir).Ensure(time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		before := contents(t, dir)
+		if err := os.Remove(filepath.Join(dir, file)); err != nil {
+			t.Fatal(err)
+		}
+		if err := authority(dir).Ensure(time.Now()); err != nil {
+			t.Errorf("without %s: %v", file, err)
+		}
+		for _, name := range changed(before, contents(t, dir)) {
+			if name != file {
+				t.Errorf("without %s: %s was replaced too", file, name)
+			}
+		}
+	}
+}
+
+func TestEnsure_ACAWithoutKeyServesWhatIsIssued(t *testing.T) {
+	dir := t.TempDir()
+	if err := authority(dir).Ensure(time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(filepath.Join(dir, "ca.key")); err != nil {
+		t.Fatal(err)
+	}
+	if err := authority(dir).Ensure(time.Now()); err != nil {
+		t.Errorf("nothing to issue: %v", err)
+	}
+	if err := authority(dir, "new.test.local").Ensure(time.Now()); err == nil || !strings.Contains(err.Error(), "ca.key") {
+		t.Errorf("something to issue: got %v, want an error that names ca.key", err)
+	}
+}

@@ -91,7 +91,7 @@ func (n *Network) gateway() netip.Addr { return n.cfg.Subnet.Masked().Addr().Nex
 // Open makes bridge and rules as they should be, and takes over every address in
 // use. Safe to repeat; it must return before anything is attached.
 func (n *Network) Open(ctx context.Context) error {
-	if err := n.openLedger(); err != nil {
+	if err := n.Load(); err != nil {
 		return err
 	}
 	if err := n.substrate(); err != nil {
@@ -112,7 +112,9 @@ func (n *Network) Close() error {
 	return err
 }
 
-func (n *Network) openLedger() error {
+// Load reads the ledger, for who wants nothing but to know or to take down. Open
+// does it too.
+func (n *Network) Load() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.ledger != nil {

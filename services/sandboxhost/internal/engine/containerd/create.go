@@ -1,0 +1,202 @@
+package containerd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/containerd/containerd/api/services/tasks/v1"
+	"github.com/containerd/containerd/api/types"
+	runcoptions "github.com/containerd/containerd/api/types/runc/options"
+	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/containerd/v2/core/sandbox"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
+	"github.com/containerd/typeurl/v2"
+
+	"staddle.internal/kit/fault"
+	"staddle.internal/kit/id"
+	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
+	sandboxhostv1 "staddle.internal/proto/gen/staddle/sandboxhost/v1"
+	"staddle.internal/services/sandboxhost/internal/engine"
+	"staddle.internal/services/sandboxhost/internal/image"
+)
+
+// runtimeName is the runtime of every container.
+const runtimeName = "io.containerd.runc.v2"
+
+// create makes one container and its task. The record comes first, so that
+// whatever is made is found by it.
+func (e *Engine) create(ctx context.Context, uid id.Sandbox, a engine.Attempt, name string) error {
+	spec, err := containerSpec(a, name)
+	if err != nil {
+		return err
+	}
+	c := &container{
+		id: engine.ContainerID(uid, name, a.Number), uid: uid, group: e.group(uid.Lower(), name),
+		note: &sandboxhostv1.ContainerNote{
+			Format: noteFormat, Wish: a.Wish, Attempt: a.Number, Container: name, SpecHash: a.SpecHash,
+		},
+	}
+	c.snapshot = c.id
+	if err := e.clearEarlier(ctx, c); err != nil {
+		return err
+	}
+	img, err := e.images.Find(ctx, spec.GetImage())
+	if err != nil {
+		return err
+	}
+	if err := e.writeFiles(uid, a); err != nil {
+		return err
+	}
+	record, err := e.record(ctx, a, c, spec, img)
+	if err != nil {
+		return err
+	}
+	if err := e.make(ctx, c, record, img); err != nil {
+		return fmt.Errorf("create container %s: %w", c.id, err)
+	}
+	return nil
+}
+
+func containerSpec(a engine.Attempt, name string) (*resourcev1.ContainerSpec, error) {
+	for _, spec := range a.Wish.GetSpec().GetContainers() {
+		if spec.GetName() == name {
+			return spec, nil
+		}
+	}
+	return nil, fault.New(fault.Invalid, "create container %s of sandbox %s: the spec has no such container", name, a.Wish.GetUid())
+}
+
+// clearEarlier removes what an earlier try left of the same container, and what
+// runs in its control group. One that runs is fault.Conflict.
+func (e *Engine) clearEarlier(ctx context.Context, c *container) error {
+	if e.known(c.id) != nil {
+		if err := e.remove(ctx, c.id); err != nil {
+			return err
+		}
+	}
+	return e.cgroups.Clear(c.group)
+}
+
+// record is what containerd keeps of a container.
+func (e *Engine) record(ctx context.Context, a engine.Attempt, c *container, spec *resourcev1.ContainerSpec, img image.Image) (containers.Container, error) {
+	oci, err := e.spec(ctx, a, c, spec, img)
+	if err != nil {
+		return containers.Container{}, err
+	}
+	ociAny, err := typeurl.MarshalAny(oci)
+	if err != nil {
+		return containers.Container{}, fmt.Errorf("encode spec of container %s: %w", c.id, err)
+	}
+	note, err := typeurl.MarshalAny(c.note)
+	if err != nil {
+		return containers.Container{}, fmt.Errorf("encode note of container %s: %w", c.id, err)
+	}
+	options, err := typeurl.MarshalAny(&runcoptions.Options{ShimCgroup: e.group(shimGroup)})
+	if err != nil {
+		return containers.Container{}, fmt.Errorf("encode options of container %s: %w", c.id, err)
+	}
+	return containers.Container{
+		ID: c.id, Image: img.Name,
+		Labels:      map[string]string{labelSandbox: string(c.uid), labelGroup: c.group},
+		Runtime:     containers.RuntimeInfo{Name: runtimeName, Options: options},
+		Spec:        ociAny,
+		Extensions:  map[string]typeurl.Any{extensionNote: note},
+		SnapshotKey: c.snapshot, Snapshotter: snapshotter,
+	}, nil
+}
+
+// make makes record, root filesystem, pipes and task.
+func (e *Engine) make(ctx context.Context, c *container, record containers.Container, img image.Image) (err error) {
+	e.remember(c)
+	if _, err := e.client.ContainerService().Create(ctx, record); err != nil {
+		return unavailable("make its record", err)
+	}
+	mounts, err := e.client.SnapshotService(snapshotter).Prepare(ctx, c.snapshot, img.ChainID)
+	if errdefs.IsNotFound(err) {
+		e.images.Forget(img.Digest)
+		return fault.New(fault.Unavailable, "make its root filesystem: image %s has to be unpacked again: %s", img.Name, brief(err))
+	}
+	if err != nil {
+		return refused("make its root filesystem", err)
+	}
+	pipes, err := e.logs.Open(c.uid, c.note.GetContainer(), c.note.GetAttempt())
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, pipes.Release()) }()
+	request := &tasks.CreateTaskRequest{
+		ContainerID: c.id, Stdout: pipes.Stdout, Stderr: pipes.Stderr, Rootfs: wireMounts(mounts),
+	}
+	return e.makeTask(ctx, request)
+}
+
+// makeTask makes the task; an id that containerd has lost half of is healed
+// first.
+func (e *Engine) makeTask(ctx context.Context, request *tasks.CreateTaskRequest) error {
+	_, err := e.client.TaskService().Create(ctx, request)
+	if err == nil {
+		return nil
+	}
+	if errdefs.IsAlreadyExists(errgrpc.ToNative(err)) {
+		if healErr := e.heal(ctx, request.ContainerID); healErr != nil {
+			return errors.Join(unavailable("make its task", err), healErr)
+		}
+		_, err = e.client.TaskService().Create(ctx, request)
+	}
+	if err != nil {
+		return refused("make its task", err)
+	}
+	return nil
+}
+
+func wireMounts(mounts []mount.Mount) []*types.Mount {
+	list := make([]*types.Mount, 0, len(mounts))
+	for _, m := range mounts {
+		list = append(list, &types.Mount{Type: m.Type, Source: m.Source, Target: m.Target, Options: m.Options})
+	}
+	return list
+}
+
+// start starts a created container. The sandbox record is written after the task
+// was made and before its process starts: earlier, and a death of containerd in
+// between would leave a shim that it cannot get rid of; later, and it would forget
+// the exit of a process that ends while it is down.
+func (e *Engine) start(ctx context.Context, containerID string) error {
+	c := e.known(containerID)
+	if c == nil {
+		return fault.New(fault.Conflict, "start container %s: it was not created", containerID)
+	}
+	_, err := e.client.SandboxStore().Create(ctx, sandbox.Sandbox{
+		ID: containerID, Sandboxer: "shim", Runtime: sandbox.RuntimeOpts{Name: runtimeName},
+		Labels: map[string]string{labelSandbox: string(c.uid)},
+	})
+	if err != nil && !errdefs.IsAlreadyExists(err) {
+		return unavailable("start container "+containerID+": note its start", err)
+	}
+	if _, err := e.client.TaskService().Start(ctx, &tasks.StartRequest{ContainerID: containerID}); err != nil {
+		return e.notStarted(ctx, c, err)
+	}
+	e.mu.Lock()
+	c.startedAt = now()
+	e.mu.Unlock()
+	return e.logs.Started(c.uid, c.note.GetContainer(), c.note.GetAttempt())
+}
+
+// notStarted looks whether a start that failed had been done before.
+func (e *Engine) notStarted(ctx context.Context, c *container, cause error) error {
+	res, err := e.client.TaskService().Get(ctx, &tasks.GetRequest{ContainerID: c.id})
+	if err != nil {
+		err = errgrpc.ToNative(err)
+		if errdefs.IsNotFound(err) {
+			return refused("start container "+c.id, cause)
+		}
+		return unavailable("start container "+c.id, errors.Join(cause, err))
+	}
+	if startedStates[res.GetProcess().GetStatus()] && errdefs.IsFailedPrecondition(errgrpc.ToNative(cause)) {
+		return e.logs.Started(c.uid, c.note.GetContainer(), c.note.GetAttempt())
+	}
+	return refused("start container "+c.id, cause)
+}

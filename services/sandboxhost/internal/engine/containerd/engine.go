@@ -1,0 +1,321 @@
+// Package containerd is the engine that makes containers with containerd: the
+// effect behind every step that a keeper decides.
+//
+// All containers of a sandbox share one shim and the namespaces that were pinned
+// for it; there is no pause container. With every container containerd keeps the
+// note of what it was made for, so that a survivor is known by what it is. An
+// exit outlives the death of containerd, because a sandbox record with the
+// container's id is written before the process starts.
+//
+// It must never start, stop or remove anything that it was not told to, and
+// never take a question that failed for an answer: while containerd cannot be
+// asked every method says Unavailable. Not yet: joining a sandbox's shim without
+// the shim's own start helper, which would save some milliseconds per further
+// container.
+//
+// In the trail of a sandbox this is the last step.
+package containerd
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/mount"
+
+	"staddle.internal/kit/config"
+	"staddle.internal/kit/fault"
+	"staddle.internal/kit/fdstore"
+	"staddle.internal/kit/id"
+	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
+	"staddle.internal/services/sandboxhost/internal/cgroup"
+	"staddle.internal/services/sandboxhost/internal/engine"
+	"staddle.internal/services/sandboxhost/internal/image"
+	"staddle.internal/services/sandboxhost/internal/logs"
+	"staddle.internal/services/sandboxhost/internal/namespace"
+	"staddle.internal/services/sandboxhost/internal/network"
+)
+
+const (
+	// process is whose folders are used.
+	process = "sandboxhost"
+	// snapshotter keeps root filesystems.
+	snapshotter = "overlayfs"
+	// shimGroup is the control group of the shims, below the parent of all.
+	shimGroup = "shims"
+)
+
+// Config says how the node is set up.
+type Config struct {
+	// Address is containerd's socket, Namespace where our containers are in it.
+	Address, Namespace string
+	// Paths of the node.
+	Paths config.Paths
+	// CgroupParent is the control group below which all workloads live.
+	CgroupParent string
+	// Network is the sandbox network.
+	Network config.Network
+	// PlainHTTP lists registries that may be spoken to without TLS.
+	PlainHTTP []string
+	// LogMaxSize is how much is kept of one output stream, in bytes.
+	LogMaxSize int64
+	// AllowHostNetwork lets sandboxes use the node's own network.
+	AllowHostNetwork bool
+}
+
+// Deps are what the engine works with.
+type Deps struct {
+	// Log gets what happens beside the steps.
+	Log *slog.Logger
+	// FDs keeps the pipes of workloads over our death.
+	FDs *fdstore.Store
+	// NotReady, if not nil, is told in one sentence why the engine cannot work
+	// now, and "" when it can again.
+	NotReady func(reason string)
+}
+
+// Engine makes containers. It satisfies engine.Engine.
+type Engine struct {
+	cfg  Config
+	deps Deps
+	log  *slog.Logger
+
+	client    *containerd.Client
+	clientErr error
+
+	pins    *namespace.Pins
+	network *network.Network
+	logs    *logs.Store
+	images  *image.Store
+	users   *users
+	hints   *hints
+
+	mu         sync.Mutex // guards what follows
+	connected  bool
+	reason     string // why not connected
+	containers map[string]*container
+	cgroups    *cgroup.Tree
+}
+
+var _ engine.Engine = (*Engine)(nil)
+
+// New returns the engine. It connects to nothing until Run.
+func New(cfg Config, deps Deps) *Engine {
+	if deps.NotReady == nil {
+		deps.NotReady = func(string) {}
+	}
+	run := filepath.Join(cfg.Paths.Run(), process)
+	data := cfg.Paths.Var(process)
+	e := &Engine{
+		cfg: cfg, deps: deps, log: deps.Log,
+		pins:       namespace.New(run),
+		hints:      newHints(),
+		reason:     "containerd was not asked yet",
+		containers: map[string]*container{},
+	}
+	e.client, e.clientErr = dial(cfg)
+	e.network = network.New(
+		network.Config{Bridge: cfg.Network.Bridge, Subnet: cfg.Network.Subnet, Ledger: filepath.Join(data, "network.db")},
+		network.Deps{Log: deps.Log, Namespaces: e.pins})
+	e.logs = logs.New(
+		logs.Config{Dir: filepath.Join(data, "logs"), Run: run, MaxSize: cfg.LogMaxSize},
+		logs.Deps{Log: deps.Log, FDs: deps.FDs})
+	e.images = image.New(
+		image.Config{Snapshotter: snapshotter, PlainHTTP: cfg.PlainHTTP},
+		image.Deps{Client: e.ask, Log: deps.Log})
+	e.users = newUsers(e)
+	return e
+}
+
+// Logs is the output of all workloads.
+func (e *Engine) Logs() *logs.Store { return e.logs }
+
+// Images is the images of this node.
+func (e *Engine) Images() *image.Store { return e.images }
+
+// Changes delivers the sandboxes to look at again.
+func (e *Engine) Changes() <-chan id.Sandbox { return e.hints.out }
+
+// ask returns the connection, or fault.Unavailable with the reason while
+// containerd cannot be asked.
+func (e *Engine) ask() (*containerd.Client, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.connected {
+		return nil, fault.WithReason(fault.New(fault.Unavailable, "ask containerd: %s", e.reason), "CONTAINERD_UNAVAILABLE")
+	}
+	return e.client, nil
+}
+
+// Do carries out one action. See engine.Engine.
+func (e *Engine) Do(ctx context.Context, a engine.Attempt, action engine.Action) error {
+	if _, err := e.ask(); err != nil {
+		return err
+	}
+	uid, err := id.ParseSandbox(a.Wish.GetUid())
+	if err != nil {
+		return err
+	}
+	switch action.Step {
+	case engine.StepImages:
+		return e.prepareImages(ctx, a)
+	case engine.StepNamespaces:
+		return e.pins.Ensure(uid, namespace.Wanted{Network: !hostNetwork(a), Hostname: hostname(a)})
+	case engine.StepNetwork:
+		return e.attach(ctx, uid, a)
+	case engine.StepCreate:
+		return e.create(ctx, uid, a, action.Container)
+	case engine.StepStart:
+		return e.start(ctx, engine.ContainerID(uid, action.Container, a.Number))
+	case engine.StepSignal:
+		return e.signal(ctx, action.ContainerID, action.Signal)
+	case engine.StepDelete:
+		return e.remove(ctx, action.ContainerID)
+	case engine.StepRelease:
+		return e.release(uid)
+	case engine.StepLogs:
+		return e.logs.Remove(uid)
+	}
+	return fault.New(fault.Internal, "do step %s for sandbox %s: no such step", action.Step, uid)
+}
+
+// prepareImages checks that this node may run the sandbox at all, and makes its
+// images present.
+func (e *Engine) prepareImages(ctx context.Context, a engine.Attempt) error {
+	if err := e.permitted(a); err != nil {
+		return err
+	}
+	seen := map[string]bool{}
+	for _, c := range a.Wish.GetSpec().GetContainers() {
+		ref := c.GetImage()
+		if seen[ref] {
+			continue
+		}
+		seen[ref] = true
+		progress := func(done, total int64) {
+			if a.Progress != nil {
+				a.Progress(image.Sentence(ref, done, total))
+			}
+		}
+		if _, err := e.images.Ensure(ctx, ref, progress); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// permitted says no to networks that this node does not give.
+func (e *Engine) permitted(a engine.Attempt) error {
+	switch {
+	case hostNetwork(a) && !e.cfg.AllowHostNetwork:
+		return fault.WithReason(fault.New(fault.Denied,
+			"sandbox %s asks for the node's own network: set allow_host_network in node.yaml to allow it", a.Wish.GetUid()), "HOST_NETWORK_DENIED")
+	case !hostNetwork(a) && e.cfg.Network.Disable:
+		return fault.WithReason(fault.New(fault.Invalid,
+			"sandbox %s asks for a network of its own: this node has none (network.disable in node.yaml)", a.Wish.GetUid()), "NO_SANDBOX_NETWORK")
+	}
+	return nil
+}
+
+func (e *Engine) attach(ctx context.Context, uid id.Sandbox, a engine.Attempt) error {
+	if hostNetwork(a) {
+		return nil
+	}
+	if err := e.permitted(a); err != nil {
+		return err
+	}
+	_, err := e.network.Attach(ctx, uid)
+	return err
+}
+
+// Teardown removes what belongs to the node and not to a sandbox: bridge, rules,
+// folder of namespaces, empty control groups. It is for a node that is taken down,
+// while nothing else of it runs; sandboxes must be removed before, else it
+// returns fault.Conflict.
+func (e *Engine) Teardown(ctx context.Context) (err error) {
+	if left, err := e.pins.Sandboxes(); err != nil || len(left) > 0 {
+		if err != nil {
+			return err
+		}
+		return fault.New(fault.Conflict, "take down node: %d sandboxes are left; remove them first", len(left))
+	}
+	if !e.cfg.Network.Disable {
+		if err := e.teardownNetwork(ctx); err != nil {
+			return err
+		}
+	}
+	tree, err := cgroup.Open()
+	if err != nil {
+		return err
+	}
+	if err := tree.Remove(e.group()); err != nil {
+		return err
+	}
+	return e.pins.Close()
+}
+
+func (e *Engine) teardownNetwork(ctx context.Context) error {
+	if err := e.network.Load(); err != nil {
+		return err
+	}
+	err := e.network.Teardown(ctx)
+	if closeErr := e.network.Close(); closeErr != nil && err == nil {
+		err = fmt.Errorf("close ledger of addresses: %w", closeErr)
+	}
+	return err
+}
+
+// group is the control group of all workloads, and of one sandbox's.
+func (e *Engine) group(names ...string) string {
+	return "/" + filepath.Join(append([]string{strings.Trim(e.cfg.CgroupParent, "/")}, names...)...)
+}
+
+// prepare makes what every sandbox stands on. Safe to repeat.
+func (e *Engine) prepare(ctx context.Context) error {
+	for _, dir := range []string{e.cfg.Paths.Var(process), e.temp()} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return fmt.Errorf("make folder: %w", err)
+		}
+	}
+	if err := e.pins.Open(); err != nil {
+		return err
+	}
+	mount.SetTempMountLocation(e.temp())
+	tree, err := cgroup.Open()
+	if err != nil {
+		return err
+	}
+	if err := tree.Ensure(e.group(shimGroup)); err != nil {
+		return err
+	}
+	e.mu.Lock()
+	e.cgroups = tree
+	e.mu.Unlock()
+	if e.cfg.Network.Disable {
+		return nil
+	}
+	return e.network.Open(ctx)
+}
+
+// temp is where images are looked into for a moment.
+func (e *Engine) temp() string { return filepath.Join(e.cfg.Paths.Run(), process, "tmp") }
+
+func hostNetwork(a engine.Attempt) bool {
+	return a.Wish.GetSpec().GetNetwork() == resourcev1.NetworkMode_NETWORK_MODE_HOST
+}
+
+func hostname(a engine.Attempt) string {
+	if name := a.Wish.GetSpec().GetHostname(); name != "" {
+		return name
+	}
+	return a.Wish.GetName()
+}
+
+// now is the node's wall clock, cut to what containerd keeps.
+func now() time.Time { return time.Now().UTC() }

@@ -1,0 +1,231 @@
+package containerd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/containerd/containerd/api/services/tasks/v1"
+	"github.com/containerd/containerd/api/types/task"
+	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
+
+	"staddle.internal/kit/id"
+	"staddle.internal/kit/logging"
+	"staddle.internal/services/sandboxhost/internal/engine"
+)
+
+// killed is the exit code of a process that SIGKILL ended.
+const killed = 137
+
+// Survivors lists every sandbox of which there is anything. See engine.Engine.
+func (e *Engine) Survivors(ctx context.Context) ([]id.Sandbox, error) {
+	if _, err := e.ask(); err != nil {
+		return nil, err
+	}
+	found := map[id.Sandbox]bool{}
+	e.mu.Lock()
+	for _, c := range e.containers {
+		found[c.uid] = true
+	}
+	e.mu.Unlock()
+	folders, err := e.pins.Sandboxes()
+	if err != nil {
+		return nil, err
+	}
+	written, err := e.logs.Sandboxes()
+	if err != nil {
+		return nil, err
+	}
+	groups, err := e.cgroups.Children(e.group())
+	if err != nil {
+		return nil, err
+	}
+	for _, uid := range slices.Concat(folders, written, e.network.Sandboxes()) {
+		found[uid] = true
+	}
+	for _, name := range groups {
+		if uid, err := id.ParseSandbox(strings.ToUpper(name)); err == nil {
+			found[uid] = true
+		}
+	}
+	uids := make([]id.Sandbox, 0, len(found))
+	for uid := range found {
+		uids = append(uids, uid)
+	}
+	slices.Sort(uids)
+	return uids, context.Cause(ctx)
+}
+
+// Observe returns what there is of a sandbox. See engine.Engine.
+func (e *Engine) Observe(ctx context.Context, uid id.Sandbox) (engine.Observed, error) {
+	c, err := e.ask()
+	if err != nil {
+		return engine.Observed{}, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, questionLimit)
+	defer cancel()
+	o := engine.Observed{UID: uid}
+	for _, known := range e.of(uid) {
+		seen, err := e.observeContainer(ctx, c, known)
+		if err != nil {
+			return engine.Observed{}, fmt.Errorf("observe container %s: %w", known.id, err)
+		}
+		if seen != nil {
+			o.Containers = append(o.Containers, *seen)
+		}
+	}
+	if err := e.observeRest(uid, &o); err != nil {
+		return engine.Observed{}, fmt.Errorf("observe sandbox %s: %w", uid, err)
+	}
+	return o, nil
+}
+
+// observeRest looks at what there is beside containers.
+func (e *Engine) observeRest(uid id.Sandbox, o *engine.Observed) error {
+	var err error
+	if o.Namespaces, err = e.pinned(uid); err != nil {
+		return err
+	}
+	addr, attached, err := e.network.Address(uid)
+	if err != nil {
+		return err
+	}
+	if attached {
+		o.Addresses = append(o.Addresses, addr)
+	}
+	group, err := e.cgroups.Exists(e.group(uid.Lower()))
+	if err != nil {
+		return err
+	}
+	_, statErr := os.Stat(e.pins.Dir(uid))
+	if statErr != nil && !errors.Is(statErr, os.ErrNotExist) {
+		return statErr
+	}
+	o.Remains = statErr == nil || group || e.network.Holds(uid)
+	o.Logs, err = e.logs.Kept(uid)
+	return err
+}
+
+// pinned says whether the namespaces are whole. One with the node's own network
+// has no pin of it, not even an empty one.
+func (e *Engine) pinned(uid id.Sandbox) (bool, error) {
+	_, err := os.Lstat(e.pins.Path(uid, "net"))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return false, err
+	}
+	return e.pins.Whole(uid, err == nil)
+}
+
+// observeContainer asks for the state of one container; nil says that there is
+// none any more.
+func (e *Engine) observeContainer(ctx context.Context, c *containerd.Client, known *container) (*engine.Container, error) {
+	seen := &engine.Container{ID: known.id, Note: known.note}
+	res, err := c.TaskService().Get(ctx, &tasks.GetRequest{ContainerID: known.id})
+	if err != nil {
+		if err := errgrpc.ToNative(err); !errdefs.IsNotFound(err) {
+			return nil, unavailable("ask for its task", err)
+		}
+		return e.observeWithoutTask(ctx, c, known, seen)
+	}
+	seen.Task = true
+	p := res.GetProcess()
+	switch p.GetStatus() {
+	case task.Status_CREATED:
+		seen.State = engine.Created
+		return seen, nil
+	case task.Status_RUNNING, task.Status_PAUSED, task.Status_PAUSING:
+		seen.State, seen.PID = engine.Running, p.GetPid()
+	case task.Status_STOPPED:
+		seen.State = engine.Exited
+		if seen.Exit, err = e.exitOf(known, p); err != nil {
+			return nil, err
+		}
+	default:
+		return nil, unavailable("ask for its task", fmt.Errorf("the state is %s", p.GetStatus()))
+	}
+	seen.StartedAt, err = e.startedAt(ctx, c, known)
+	return seen, err
+}
+
+// observeWithoutTask tells a container that was never started from one whose end
+// nobody saw, by the record that is written just before the start.
+func (e *Engine) observeWithoutTask(ctx context.Context, c *containerd.Client, known *container, seen *engine.Container) (*engine.Container, error) {
+	_, err := c.ContainerService().Get(ctx, known.id)
+	if errdefs.IsNotFound(err) {
+		e.forget(known.id)
+		return nil, nil
+	}
+	if err != nil {
+		return nil, unavailable("ask for its record", err)
+	}
+	started, err := e.startedAt(ctx, c, known)
+	if err != nil {
+		return nil, err
+	}
+	if started.IsZero() {
+		seen.State = engine.Created
+		return seen, nil
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if known.lostAt.IsZero() {
+		known.lostAt = now()
+	}
+	seen.State, seen.StartedAt = engine.Exited, started
+	seen.Exit = &engine.Exit{Unknown: true, At: known.lostAt}
+	return seen, nil
+}
+
+// exitOf says how the process ended. It was killed for memory if SIGKILL ended it
+// and the kernel counts such a kill in its control group, which lasts until the
+// task is deleted.
+func (e *Engine) exitOf(known *container, p *task.Process) (*engine.Exit, error) {
+	e.mu.Lock()
+	exit := known.exit
+	e.mu.Unlock()
+	if exit != nil {
+		return exit, nil
+	}
+	exit = &engine.Exit{Code: p.GetExitStatus(), At: p.GetExitedAt().AsTime()}
+	if known.group != "" {
+		kills, err := e.cgroups.OOMKills(known.group)
+		if err != nil {
+			return nil, err
+		}
+		exit.OOMKilled = exit.Code == killed && kills > 0
+		if kills > 0 && !exit.OOMKilled {
+			e.log.Warn("process of container killed for memory", known.uid.Attr(), logging.Component(known.id))
+		}
+	}
+	e.mu.Lock()
+	known.exit = exit
+	e.mu.Unlock()
+	return exit, nil
+}
+
+// startedAt is when a container was started, zero if never.
+func (e *Engine) startedAt(ctx context.Context, c *containerd.Client, known *container) (at time.Time, err error) {
+	e.mu.Lock()
+	at = known.startedAt
+	e.mu.Unlock()
+	if !at.IsZero() {
+		return at, nil
+	}
+	record, err := c.SandboxStore().Get(ctx, known.id)
+	if errdefs.IsNotFound(err) {
+		return at, nil
+	}
+	if err != nil {
+		return at, unavailable("ask for its start", err)
+	}
+	e.mu.Lock()
+	known.startedAt = record.CreatedAt
+	e.mu.Unlock()
+	return record.CreatedAt, nil
+}

@@ -1,0 +1,111 @@
+package containerd
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"syscall"
+
+	"github.com/containerd/containerd/api/services/tasks/v1"
+	"github.com/containerd/containerd/api/types/task"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
+
+	"staddle.internal/kit/fault"
+	"staddle.internal/kit/id"
+)
+
+// startedStates are those of a process that was started, whatever became of it.
+var startedStates = map[task.Status]bool{
+	task.Status_RUNNING: true, task.Status_PAUSED: true, task.Status_PAUSING: true, task.Status_STOPPED: true,
+}
+
+// signal sends a signal to the main process. With it goes its pid namespace, so
+// SIGKILL ends all processes of the container.
+func (e *Engine) signal(ctx context.Context, containerID string, sig syscall.Signal) error {
+	_, err := e.client.TaskService().Kill(ctx, &tasks.KillRequest{ContainerID: containerID, Signal: uint32(sig)})
+	if err == nil {
+		return nil
+	}
+	err = errgrpc.ToNative(err)
+	if errdefs.IsNotFound(err) || strings.Contains(err.Error(), "process already finished") {
+		return nil
+	}
+	return unavailable(fmt.Sprintf("send %s to container %s", sig, containerID), err)
+}
+
+// remove removes one container that does not run, in the order in which nothing
+// is forgotten before it is gone: output, task, record of the start, root
+// filesystem, record.
+func (e *Engine) remove(ctx context.Context, containerID string) error {
+	c := e.known(containerID)
+	if c == nil {
+		return nil
+	}
+	if err := e.refuseRunning(ctx, c); err != nil {
+		return err
+	}
+	if c.note != nil {
+		if err := e.logs.Finish(ctx, c.uid, c.note.GetContainer(), c.note.GetAttempt()); err != nil {
+			return fmt.Errorf("close output of container %s: %w", containerID, err)
+		}
+	}
+	_, err := e.client.TaskService().Delete(ctx, &tasks.DeleteTaskRequest{ContainerID: containerID})
+	if err := errgrpc.ToNative(err); err != nil && !errdefs.IsNotFound(err) {
+		return unavailable("delete task of container "+containerID, err)
+	}
+	if err := e.client.SandboxStore().Delete(ctx, containerID); err != nil && !errdefs.IsNotFound(err) {
+		return unavailable("delete start record of container "+containerID, err)
+	}
+	if c.snapshot != "" {
+		err := e.client.SnapshotService(snapshotter).Remove(ctx, c.snapshot)
+		if err != nil && !errdefs.IsNotFound(err) {
+			return unavailable("remove root filesystem of container "+containerID, err)
+		}
+	}
+	if err := e.client.ContainerService().Delete(ctx, containerID); err != nil && !errdefs.IsNotFound(err) {
+		return unavailable("delete record of container "+containerID, err)
+	}
+	if c.group != "" {
+		if err := e.cgroups.Clear(c.group); err != nil {
+			return err
+		}
+	}
+	e.forget(containerID)
+	return nil
+}
+
+// refuseRunning protects a container whose process lives.
+func (e *Engine) refuseRunning(ctx context.Context, c *container) error {
+	res, err := e.client.TaskService().Get(ctx, &tasks.GetRequest{ContainerID: c.id})
+	if err != nil {
+		err = errgrpc.ToNative(err)
+		if errdefs.IsNotFound(err) {
+			return nil
+		}
+		return unavailable("ask for task of container "+c.id, err)
+	}
+	switch s := res.GetProcess().GetStatus(); s {
+	case task.Status_STOPPED, task.Status_CREATED:
+		return nil
+	case task.Status_RUNNING, task.Status_PAUSED, task.Status_PAUSING:
+		return fault.New(fault.Conflict, "remove container %s: it runs; end it first", c.id)
+	default:
+		return fault.New(fault.Unavailable, "remove container %s: its state is %s", c.id, s)
+	}
+}
+
+// release gives back all that a sandbox has beside containers and output. Its
+// address is freed only now, when no process can use it any more.
+func (e *Engine) release(uid id.Sandbox) error {
+	if left := e.of(uid); len(left) > 0 {
+		return fault.New(fault.Conflict, "release sandbox %s: container %s is left", uid, left[0].id)
+	}
+	if err := e.cgroups.Clear(e.group(uid.Lower())); err != nil {
+		return err
+	}
+	if err := e.network.Detach(uid); err != nil {
+		return err
+	}
+	return e.pins.Release(uid)
+}

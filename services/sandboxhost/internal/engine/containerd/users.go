@@ -1,0 +1,138 @@
+package containerd
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/continuity/fs"
+	"github.com/containerd/errdefs"
+	"github.com/moby/sys/user"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"staddle.internal/kit/fault"
+	"staddle.internal/kit/logging"
+	"staddle.internal/services/sandboxhost/internal/image"
+)
+
+// maxAccounts bounds how much of a file of accounts is read.
+const maxAccounts = 1 << 20
+
+// viewLife is how long containerd keeps the view of an image should we die
+// while we look into it.
+const viewLife = 10 * time.Minute
+
+// accounts are the files of users and groups of one image.
+type accounts struct{ passwd, group []byte }
+
+// users finds users in images. Each image is looked into once.
+type users struct {
+	e *Engine
+
+	mu    sync.Mutex
+	known map[string]accounts // by the image's chain
+}
+
+func newUsers(e *Engine) *users { return &users{e: e, known: map[string]accounts{}} }
+
+// find turns "uid", "uid:gid", "name" or "name:group" into numbers, with the
+// further groups of the user. Empty is the superuser. It returns fault.Invalid if
+// the image has no such user.
+func (u *users) find(ctx context.Context, img image.Image, name string) (specs.User, error) {
+	a, err := u.accounts(ctx, img)
+	if err != nil {
+		return specs.User{}, err
+	}
+	return resolve(a, name, img.Name)
+}
+
+// resolve looks a user up.
+func resolve(a accounts, name, imageName string) (specs.User, error) {
+	found, err := user.GetExecUser(name, &user.ExecUser{Home: "/"}, bytes.NewReader(a.passwd), bytes.NewReader(a.group))
+	if err != nil {
+		return specs.User{}, fault.WithReason(fault.New(fault.Invalid, "find user %q in image %s: %w", name, imageName, err), "NO_SUCH_USER")
+	}
+	result := specs.User{UID: uint32(found.Uid), GID: uint32(found.Gid)}
+	for _, gid := range found.Sgids {
+		result.AdditionalGids = append(result.AdditionalGids, uint32(gid))
+	}
+	return result, nil
+}
+
+func (u *users) accounts(ctx context.Context, img image.Image) (accounts, error) {
+	u.mu.Lock()
+	a, ok := u.known[img.ChainID]
+	u.mu.Unlock()
+	if ok {
+		return a, nil
+	}
+	a, err := u.read(ctx, img)
+	if err != nil {
+		return accounts{}, fmt.Errorf("read accounts of image %s: %w", img.Name, err)
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.known[img.ChainID] = a
+	return a, nil
+}
+
+// read mounts the root filesystem of an image for a moment.
+func (u *users) read(ctx context.Context, img image.Image) (a accounts, err error) {
+	service := u.e.client.SnapshotService(snapshotter)
+	key := "staddle-look-" + img.ChainID
+	mounts, err := service.View(ctx, key, img.ChainID, snapshots.WithLabels(map[string]string{
+		"containerd.io/gc.expire": now().Add(viewLife).Format(time.RFC3339),
+	}))
+	if errdefs.IsAlreadyExists(err) { // left by a process before, or another keeper looks too
+		mounts, err = service.Mounts(ctx, key)
+	}
+	if errdefs.IsNotFound(err) {
+		u.e.images.Forget(img.Digest)
+	}
+	if err != nil {
+		return a, unavailable("view it", err)
+	}
+	err = mount.WithReadonlyTempMount(ctx, mounts, func(root string) error {
+		if a.passwd, err = readWithin(root, "/etc/passwd"); err != nil {
+			return err
+		}
+		a.group, err = readWithin(root, "/etc/group")
+		return err
+	})
+	if removeErr := service.Remove(ctx, key); removeErr != nil && !errdefs.IsNotFound(removeErr) {
+		u.e.log.Warn("view of image not removed", logging.Component(img.Name), logging.Err(removeErr))
+	}
+	return a, err
+}
+
+// readWithin reads a regular file of an image, following links within the image
+// only. A missing file is empty.
+func readWithin(root, path string) ([]byte, error) {
+	real, err := fs.RootPath(root, path)
+	if err != nil {
+		return nil, fault.New(fault.Invalid, "find %s: %w", path, err)
+	}
+	info, err := os.Lstat(real)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fault.New(fault.Invalid, "%s is no regular file", path)
+	}
+	f, err := os.Open(real)
+	if err != nil {
+		return nil, err
+	}
+	raw, err := io.ReadAll(io.LimitReader(f, maxAccounts))
+	return raw, errors.Join(err, f.Close())
+}

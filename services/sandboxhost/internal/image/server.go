@@ -1,0 +1,135 @@
+package image
+
+import (
+	"errors"
+	"io"
+	"slices"
+	"strings"
+
+	"context"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"staddle.internal/kit/fault"
+	sandboxhostv1 "staddle.internal/proto/gen/staddle/sandboxhost/v1"
+)
+
+// Pages of ListImages.
+const (
+	defaultPage = 100
+	maxPage     = 1000
+)
+
+// Server serves ImageService from a Store.
+type Server struct {
+	sandboxhostv1.UnimplementedImageServiceServer
+
+	store *Store
+}
+
+// NewServer returns the server of a store.
+func NewServer(s *Store) *Server { return &Server{store: s} }
+
+// PullImage makes an image present and sends its progress.
+func (s *Server) PullImage(req *sandboxhostv1.PullImageRequest, stream grpc.ServerStreamingServer[sandboxhostv1.PullImageResponse]) error {
+	ctx, cancel := context.WithCancelCause(stream.Context())
+	defer cancel(nil)
+	progress := func(done, total int64) {
+		if err := stream.Send(&sandboxhostv1.PullImageResponse{DoneBytes: done, TotalBytes: total}); err != nil {
+			cancel(err)
+		}
+	}
+	pull := s.store.Ensure
+	if req.GetRefresh() {
+		pull = s.store.Pull
+	}
+	image, err := pull(ctx, req.GetImage(), progress)
+	if err != nil {
+		return err
+	}
+	return stream.Send(&sandboxhostv1.PullImageResponse{DoneBytes: image.Size, TotalBytes: image.Size, Image: wire(image)})
+}
+
+// ImportImage reads an archive from the stream.
+func (s *Server) ImportImage(stream grpc.ClientStreamingServer[sandboxhostv1.ImportImageRequest, sandboxhostv1.ImportImageResponse]) error {
+	r := &chunks{stream: stream}
+	done, err := s.store.Import(stream.Context(), r)
+	if r.err != nil {
+		return r.err // the caller's connection broke, which is not the archive's fault
+	}
+	if err != nil {
+		return err
+	}
+	res := &sandboxhostv1.ImportImageResponse{}
+	for _, image := range done {
+		res.Images = append(res.Images, wire(image))
+	}
+	return stream.SendAndClose(res)
+}
+
+// ListImages returns one page, ordered by name; the token is the last name of
+// the page before.
+func (s *Server) ListImages(ctx context.Context, req *sandboxhostv1.ListImagesRequest) (*sandboxhostv1.ListImagesResponse, error) {
+	if req.GetPageSize() < 0 {
+		return nil, fault.New(fault.Invalid, "list images: page_size is %d, write 0 to %d", req.GetPageSize(), maxPage)
+	}
+	all, err := s.store.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	size := int(req.GetPageSize())
+	if size == 0 {
+		size = defaultPage
+	}
+	page, next := pageOf(all, req.GetPageToken(), min(size, maxPage))
+	res := &sandboxhostv1.ListImagesResponse{NextPageToken: next}
+	for _, image := range page {
+		res.Images = append(res.Images, wire(image))
+	}
+	return res, nil
+}
+
+// pageOf cuts the page that follows the name after.
+func pageOf(all []Image, after string, size int) (page []Image, next string) {
+	from, found := slices.BinarySearchFunc(all, after, func(i Image, name string) int { return strings.Compare(i.Name, name) })
+	if found && after != "" {
+		from++
+	}
+	page = all[from:]
+	if len(page) > size {
+		page = page[:size]
+		next = page[size-1].Name
+	}
+	return page, next
+}
+
+func wire(i Image) *sandboxhostv1.Image {
+	return &sandboxhostv1.Image{
+		Name: i.Name, Digest: i.Digest.String(), SizeBytes: i.Size, CreatedAt: timestamppb.New(i.CreatedAt),
+	}
+}
+
+// chunks reads the bytes of a stream of requests.
+type chunks struct {
+	stream grpc.ClientStreamingServer[sandboxhostv1.ImportImageRequest, sandboxhostv1.ImportImageResponse]
+	rest   []byte
+	err    error // of the connection
+}
+
+// Read returns the next bytes; io.EOF once the caller has sent all.
+func (c *chunks) Read(p []byte) (int, error) {
+	for len(c.rest) == 0 {
+		req, err := c.stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return 0, io.EOF
+		}
+		if err != nil {
+			c.err = err
+			return 0, err
+		}
+		c.rest = req.GetChunk()
+	}
+	n := copy(p, c.rest)
+	c.rest = c.rest[n:]
+	return n, nil
+}

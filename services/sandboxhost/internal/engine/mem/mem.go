@@ -35,6 +35,7 @@ const (
 	CommandExit       = "exit"        // ends at once with the code in the next word
 	CommandIgnoreTerm = "ignore-term" // ends by SIGKILL only
 	CommandPrint      = "print"       // writes something and ends
+	CommandAbsent     = "absent"      // is not in the image
 )
 
 // Engine is the engine. The zero value is not usable; call New.
@@ -222,6 +223,9 @@ func (e *Engine) start(uid id.Sandbox, s *sandbox, key string) error {
 		return fault.New(fault.Conflict, "container %s: was not created", key)
 	case c.State != engine.Created:
 		return nil
+	}
+	if len(c.command) > 0 && c.command[0] == CommandAbsent {
+		return fault.New(fault.NotFound, "container %s: %s is not in the image", key, CommandAbsent)
 	}
 	e.nextPID++
 	e.starts[key]++

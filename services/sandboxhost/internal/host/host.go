@@ -17,6 +17,7 @@ package host
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -28,6 +29,7 @@ import (
 	"staddle.internal/kit/watch"
 	"staddle.internal/services/sandboxhost/internal/engine"
 
+	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
 	sandboxhostv1 "staddle.internal/proto/gen/staddle/sandboxhost/v1"
 )
 
@@ -267,6 +269,10 @@ func (h *Host) List() (map[id.Sandbox]*sandboxhostv1.SandboxState, error) {
 func (h *Host) allowed(wish *sandboxhostv1.Wish) error {
 	onHost := hostNetwork(&sandboxhostv1.SandboxRecord{Wish: wish})
 	switch {
+	case wish.GetManager() == ManagerLocal && mountsDisks(wish):
+		return fault.WithReason(fault.New(fault.Invalid,
+			"sandbox %s: mounts a disk, which only the cluster can grant; create it at the coordinator", wish.GetUid()),
+			"DISKS_NEED_CLUSTER")
 	case onHost && !h.cfg.HostNetwork:
 		return fault.WithReason(fault.New(fault.Denied,
 			"sandbox %s: asks for the node's network, set allow_host_network in node.yaml to allow it", wish.GetUid()),
@@ -277,6 +283,10 @@ func (h *Host) allowed(wish *sandboxhostv1.Wish) error {
 			"SANDBOX_NETWORK_DISABLED")
 	}
 	return nil
+}
+
+func mountsDisks(wish *sandboxhostv1.Wish) bool {
+	return slices.ContainsFunc(wish.GetSpec().GetContainers(), func(c *resourcev1.ContainerSpec) bool { return len(c.GetDisks()) > 0 })
 }
 
 var errNotOpen = fault.New(fault.Unavailable, "sandboxes of this node are not adopted yet, or it stops")

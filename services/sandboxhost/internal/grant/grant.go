@@ -1,0 +1,285 @@
+// Package grant owns the rights of sandboxes to mounted disks on this node: who
+// was granted what, and when it is a fact that nobody can use it any more.
+//
+// A grant is durable before anybody acts on it. It is returned only when the host
+// of sandboxes shows that the sandbox has no container: gone, torn down, or ended.
+// A keeper that asks for its disks after a grant was revoked does not get it, and
+// one that asked before has shown its phase before, so that a revocation sees it.
+//
+// It must never mount or unmount, and never return a grant because of a time or
+// because something could not be asked. In the trail of a disk it comes after
+// storage-agent, and before the keeper that waits for it.
+package grant
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+
+	"google.golang.org/protobuf/proto"
+
+	"staddle.internal/kit/fault"
+	"staddle.internal/kit/id"
+	"staddle.internal/kit/journal"
+	"staddle.internal/kit/logging"
+	"staddle.internal/kit/watch"
+	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
+	sandboxhostv1 "staddle.internal/proto/gen/staddle/sandboxhost/v1"
+)
+
+// bucket of the journal in which grants lie, by uid of the disk.
+const bucket = "grants"
+
+// Short names for the states.
+const (
+	held     = sandboxhostv1.GrantState_GRANT_STATE_HELD
+	revoked  = sandboxhostv1.GrantState_GRANT_STATE_REVOKED
+	returned = sandboxhostv1.GrantState_GRANT_STATE_RETURNED
+)
+
+// notes is where grants are kept; a *journal.Journal.
+type notes interface {
+	Update(fn func(tx journal.Tx) error) error
+	View(fn func(tx journal.Tx) error) error
+}
+
+// host is what is asked about sandboxes; a *host.Host.
+type host interface {
+	// States has the state of every sandbox that is not forgotten.
+	States() *watch.Hub[id.Sandbox, *sandboxhostv1.SandboxState]
+	// Look makes a keeper look at its sandbox again.
+	Look(uid id.Sandbox)
+	// Buried says whether the uid was removed and is not accepted again.
+	Buried(uid id.Sandbox) bool
+}
+
+// Store keeps the grants.
+type Store struct {
+	notes notes
+	log   *slog.Logger
+	hub   *watch.Hub[id.Disk, *sandboxhostv1.Grant]
+
+	// mu guards what follows and is held over the write to the journal: changes
+	// come one at a time, and who reads sees only what is durable.
+	mu     sync.Mutex
+	grants map[id.Disk]*sandboxhostv1.Grant
+	host   host // nil until Run
+}
+
+// New returns a store that knows nothing before Load.
+func New(n notes, log *slog.Logger) *Store {
+	return &Store{notes: n, log: log, hub: watch.New[id.Disk, *sandboxhostv1.Grant](), grants: map[id.Disk]*sandboxhostv1.Grant{}}
+}
+
+// Load reads what was granted before this start. Keepers may ask for disks only
+// afterwards.
+func (s *Store) Load() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	err := s.notes.View(func(tx journal.Tx) error {
+		return journal.ForEachProto(tx, bucket, func(key string, g *sandboxhostv1.Grant) error {
+			s.grants[id.Disk(key)] = g
+			return nil
+		})
+	})
+	if err != nil {
+		return fmt.Errorf("load grants: %w", err)
+	}
+	for uid, g := range s.grants {
+		s.hub.Set(uid, g)
+	}
+	return nil
+}
+
+// Disks returns the paths of the disks that a sandbox may use, by name.
+func (s *Store) Disks(uid id.Sandbox) map[string]string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	paths := map[string]string{}
+	for _, g := range s.grants {
+		if g.GetSandboxUid() == string(uid) && g.GetState() == held {
+			paths[g.GetDisk()] = g.GetPath()
+		}
+	}
+	return paths
+}
+
+// Grants is where the grants can be read and watched.
+func (s *Store) Grants() *watch.Hub[id.Disk, *sandboxhostv1.Grant] { return s.hub }
+
+// Run returns grants as sandboxes end, until ctx does. The host must be open.
+func (s *Store) Run(ctx context.Context, h host, ready func()) error {
+	s.mu.Lock()
+	s.host = h
+	s.mu.Unlock()
+	for ctx.Err() == nil { // a reader that was cut off begins anew
+		for e := range h.States().Subscribe(ctx) {
+			if err := s.take(e, ready); err != nil {
+				return err
+			}
+		}
+	}
+	return context.Cause(ctx)
+}
+
+// take settles what one event about a sandbox allows. A repeated ready is
+// harmless.
+func (s *Store) take(e watch.Event[id.Sandbox, *sandboxhostv1.SandboxState], ready func()) error {
+	if e.Kind != watch.Synced {
+		return s.settle(e.Key)
+	}
+	if err := s.returnAbsent(); err != nil {
+		return err
+	}
+	ready()
+	return nil
+}
+
+// returnAbsent settles the grants of sandboxes of which the host, which is open,
+// knows nothing.
+func (s *Store) returnAbsent() error {
+	s.mu.Lock()
+	sandboxes := map[id.Sandbox]bool{}
+	for _, g := range s.grants {
+		sandboxes[id.Sandbox(g.GetSandboxUid())] = true
+	}
+	s.mu.Unlock()
+	for uid := range sandboxes {
+		if err := s.settle(uid); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// settle returns the grants of a sandbox that can be returned.
+func (s *Store) settle(uid id.Sandbox) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for disk, g := range s.grants {
+		if g.GetSandboxUid() == string(uid) && s.over(g) {
+			if err := s.moveLocked(disk, g, returned); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// over decides whether a grant can be returned now: it was asked back and no
+// container of the sandbox is there, or the sandbox will never run again.
+func (s *Store) over(g *sandboxhostv1.Grant) bool {
+	if g.GetState() == returned || s.host == nil {
+		return false
+	}
+	uid := id.Sandbox(g.GetSandboxUid())
+	state, known := s.host.States().Get(uid)
+	switch {
+	case !known:
+		// It may be granted to before it comes.
+		return g.GetState() == revoked || s.host.Buried(uid)
+	case state.GetStatus().GetTornDownAt() != nil:
+		return true
+	}
+	phase := state.GetStatus().GetPhase()
+	ended := phase == resourcev1.SandboxPhase_SANDBOX_PHASE_STOPPED || phase == resourcev1.SandboxPhase_SANDBOX_PHASE_FAILED
+	return g.GetState() == revoked && ended
+}
+
+// Grant lets a sandbox use a disk; see GrantDisk of the contract.
+func (s *Store) Grant(g *sandboxhostv1.Grant) error {
+	uid, disk := id.Sandbox(g.GetSandboxUid()), id.Disk(g.GetDiskUid())
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.host == nil {
+		return fault.New(fault.Unavailable, "grant disk %s: sandboxes of this node are not adopted yet", disk)
+	}
+	if s.host.Buried(uid) {
+		return fault.WithReason(fault.New(fault.Conflict, "grant disk %s: sandbox %s was removed", disk, uid), "TOMBSTONE")
+	}
+	was := s.grants[disk]
+	if err := mayGrant(was, g); err != nil {
+		return err
+	}
+	if was.GetEpoch() == g.GetEpoch() {
+		return nil // granted, or on its way back, already
+	}
+	return s.moveLocked(disk, g, held)
+}
+
+// mayGrant decides whether a disk may be granted over what was granted before; it
+// is pure.
+func mayGrant(was, g *sandboxhostv1.Grant) error {
+	switch {
+	case was == nil || (was.GetEpoch() < g.GetEpoch() && was.GetState() == returned):
+		return nil
+	case g.GetEpoch() < was.GetEpoch(), g.GetEpoch() == was.GetEpoch() && g.GetSandboxUid() != was.GetSandboxUid():
+		return fault.WithReason(fault.New(fault.Conflict, "grant disk %s: epoch %d was granted to sandbox %s",
+			g.GetDiskUid(), was.GetEpoch(), was.GetSandboxUid()), "STALE_EPOCH")
+	case g.GetEpoch() > was.GetEpoch():
+		return fault.WithReason(fault.New(fault.Conflict, "grant disk %s: sandbox %s has not given it back",
+			g.GetDiskUid(), was.GetSandboxUid()), "IN_USE")
+	}
+	return nil
+}
+
+// Revoke asks a grant back; see RevokeDisk of the contract.
+func (s *Store) Revoke(disk id.Disk, epoch uint64) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	g := s.grants[disk]
+	if g == nil || g.GetEpoch() != epoch || g.GetState() != held {
+		return nil
+	}
+	if err := s.moveLocked(disk, g, revoked); err != nil {
+		return err
+	}
+	if g = s.grants[disk]; s.over(g) {
+		return s.moveLocked(disk, g, returned)
+	}
+	return nil
+}
+
+// Forget drops a returned grant; see ForgetGrant of the contract.
+func (s *Store) Forget(disk id.Disk, epoch uint64) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	g := s.grants[disk]
+	if g == nil || g.GetEpoch() != epoch {
+		return nil
+	}
+	if g.GetState() != returned {
+		return fault.WithReason(fault.New(fault.Conflict, "forget grant of disk %s: sandbox %s has not given it back",
+			disk, g.GetSandboxUid()), "NOT_RETURNED")
+	}
+	if err := s.notes.Update(func(tx journal.Tx) error { return tx.Delete(bucket, string(disk)) }); err != nil {
+		return fmt.Errorf("forget grant of disk %s: %w", disk, err)
+	}
+	delete(s.grants, disk)
+	s.hub.Delete(disk, g)
+	return nil
+}
+
+// moveLocked writes a grant with a new state, and shows it.
+func (s *Store) moveLocked(disk id.Disk, g *sandboxhostv1.Grant, to sandboxhostv1.GrantState) error {
+	g = proto.CloneOf(g)
+	g.State = to
+	if err := s.notes.Update(func(tx journal.Tx) error { return journal.PutProto(tx, bucket, string(disk), g) }); err != nil {
+		return fmt.Errorf("note grant of disk %s: %w", disk, err)
+	}
+	s.grants[disk] = g
+	s.hub.Set(disk, g)
+	uid := id.Sandbox(g.GetSandboxUid())
+	s.log.Info("grant changed", disk.Attr(), uid.Attr(), logging.Epoch(g.GetEpoch()), logging.To(stateName(to)))
+	if to == held {
+		s.host.Look(uid)
+	}
+	return nil
+}
+
+// stateName is the name of a state in log lines.
+func stateName(s sandboxhostv1.GrantState) string {
+	return strings.TrimPrefix(s.String(), "GRANT_STATE_")
+}

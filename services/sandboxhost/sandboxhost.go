@@ -1,0 +1,125 @@
+// Package sandboxhost holds the two processes of this module: sandboxhost, which
+// keeps the sandboxes of the node, and sandbox-agent, which makes them match what
+// the cluster wishes for.
+//
+// It is where parts are joined: engine, journal, host and API for the one, the
+// neighbours and the loop for the other. It must hold no rule about sandboxes. In
+// the trail it stands before everything; a command's main calls Main or AgentMain.
+package sandboxhost
+
+import (
+	"context"
+	"path/filepath"
+	"time"
+
+	"staddle.internal/kit/boottime"
+	"staddle.internal/kit/journal"
+	"staddle.internal/kit/process"
+	"staddle.internal/kit/rpc/validate"
+	"staddle.internal/kit/run"
+	"staddle.internal/services/sandboxhost/internal/api"
+	"staddle.internal/services/sandboxhost/internal/engine/containerd"
+	"staddle.internal/services/sandboxhost/internal/grant"
+	"staddle.internal/services/sandboxhost/internal/host"
+	"staddle.internal/services/sandboxhost/internal/image"
+
+	clusteraccessv1 "staddle.internal/proto/gen/staddle/clusteraccess/v1"
+	sandboxhostv1 "staddle.internal/proto/gen/staddle/sandboxhost/v1"
+)
+
+// Name is the name of the process sandboxhost.
+const Name = "sandboxhost"
+
+// Sources of not being ready, for Status.
+const (
+	sourceEngine   = "engine"
+	sourceAdoption = "adoption"
+)
+
+// Main runs the process sandboxhost and returns its exit code.
+func Main() int { return process.Main(Name, build) }
+
+// build joins the parts. They start in this order: the engine reaches containerd
+// and finds its network again, the journal is opened, the host adopts what there
+// is, and then grants are returned as sandboxes end, and the node's authority is
+// followed.
+func build(_ context.Context, p *process.Process) ([]run.Member, error) {
+	boot, err := boottime.ID()
+	if err != nil {
+		return nil, err
+	}
+	cluster, err := p.Dial("clusteraccess")
+	if err != nil {
+		return nil, err
+	}
+	rules, err := validate.New(&sandboxhostv1.EnsureSandboxRequest{})
+	if err != nil {
+		return nil, err
+	}
+	notes := &kept{options: journal.Options{
+		Path: filepath.Join(p.Paths.Var(Name), "journal.db"), Kind: host.JournalKind, Version: host.JournalVersion, Log: p.Log,
+	}}
+	eng := newEngine(p)
+	grants := grant.New(notes, p.Log)
+	h := host.New(
+		host.Config{
+			Node:           p.Config.Name,
+			BootID:         boot,
+			HostNetwork:    p.Config.AllowHostNetwork,
+			SandboxNetwork: !p.Config.Network.Disable,
+			BootHold:       time.Duration(p.Config.Sandboxes.BootHold),
+		},
+		host.Deps{
+			Engine: eng, Journal: notes, Log: p.Log, Now: boottime.Now, Disks: grants.Disks,
+			NotReady: func(reason string) { p.Status.Block(sourceAdoption, reason) },
+		})
+	p.Server.Use(rules)
+	api.Register(p.Server.GRPC(), h, eng.Logs())
+	api.RegisterGrants(p.Server.GRPC(), grants)
+	sandboxhostv1.RegisterImageServiceServer(p.Server.GRPC(), image.NewServer(eng.Images()))
+	follow := authority{client: clusteraccessv1.NewClusterAccessServiceClient(cluster), boot: boot, log: p.Log, tell: h.SetAuthority}
+	return []run.Member{
+		{Name: "engine", Run: eng.Run},
+		{Name: "journal", Run: notes.run},
+		{Name: "grants", Run: func(ctx context.Context, ready func()) error {
+			if err := grants.Load(); err != nil {
+				return err
+			}
+			ready()
+			<-ctx.Done()
+			return context.Cause(ctx)
+		}},
+		{Name: "host", Run: func(ctx context.Context, ready func()) error {
+			return h.Run(ctx, func() {
+				p.Status.Unblock(sourceAdoption)
+				ready()
+			})
+		}},
+		{Name: "returns", Run: func(ctx context.Context, ready func()) error { return grants.Run(ctx, h, ready) }},
+		{Name: "authority", Run: follow.run},
+	}, nil
+}
+
+func newEngine(p *process.Process) *containerd.Engine {
+	return containerd.New(
+		containerd.Config{
+			Address:          p.Config.Containerd.Address,
+			Namespace:        p.Config.Containerd.Namespace,
+			Paths:            p.Paths,
+			CgroupParent:     p.Config.Sandboxes.CgroupParent,
+			Network:          p.Config.Network,
+			PlainHTTP:        p.Config.Images.PlainHTTP,
+			LogMaxSize:       int64(p.Config.Logs.MaxSizePerStream),
+			AllowHostNetwork: p.Config.AllowHostNetwork,
+		},
+		containerd.Deps{
+			Log: p.Log, FDs: p.FDs,
+			NotReady: func(reason string) {
+				if reason == "" {
+					p.Status.Unblock(sourceEngine)
+					return
+				}
+				p.Status.Block(sourceEngine, reason, "containerd")
+			},
+		})
+}

@@ -83,8 +83,8 @@ var behaviours = map[string]func(context.Context, *process.Process, func()) erro
 	},
 	"serve and die": func(_ context.Context, p *process.Process, ready func()) error {
 		ready()
-		for !p.Status.Ready() {
-			<-p.Status.Changed()
+		for changed := p.Status.Changed(); !p.Status.Ready(); changed = p.Status.Changed() {
+			<-changed
 		}
 		time.Sleep(5 * time.Millisecond)
 		os.Exit(1)

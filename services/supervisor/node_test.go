@@ -113,7 +113,7 @@ func (n *node) start(args ...string) {
 	}
 	n.out, n.done = &output{}, make(chan struct{})
 	n.cmd = exec.Command(exe, append([]string{"--root", n.root}, args...)...)
-	n.cmd.Env = append(os.Environ(), roleVariable+"=supervisor", "STADDLE_LOG=json")
+	n.cmd.Env = append(os.Environ(), roleVariable+"=supervisor", "STADDLE_LOG=json", "GORACE=atexit_sleep_ms=0")
 	n.cmd.Stdout, n.cmd.Stderr = n.out, n.out
 	n.cmd.WaitDelay = 5 * time.Second
 	if err := n.cmd.Start(); err != nil {

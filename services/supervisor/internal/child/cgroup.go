@@ -131,6 +131,32 @@ func (g cgroup) clear(ctx context.Context) error {
 	}
 }
 
+// renew makes the cgroup anew; it must be empty. Linux with the counter of kills
+// that came in 6.14 compares that of the target with that of the parent's own
+// cgroup, so that a process cloned into a cgroup that was ever killed is killed at
+// once; a new cgroup counts from zero again.
+func (g cgroup) renew() error {
+	if !g.exists() {
+		return nil
+	}
+	if err := g.remove(); err != nil {
+		return err
+	}
+	if err := os.Mkdir(g.dir, 0o755); err != nil {
+		return fmt.Errorf("make cgroup: %w", err)
+	}
+	return nil
+}
+
+// removeUnused drops a cgroup that others may have a part in.
+func (g cgroup) removeUnused() error {
+	err := g.remove()
+	if errors.Is(err, unix.EBUSY) || errors.Is(err, unix.ENOTEMPTY) {
+		return nil
+	}
+	return err
+}
+
 // remove drops the cgroup, which must be empty.
 func (g cgroup) remove() error {
 	if !g.exists() {

@@ -58,7 +58,11 @@ func (r *Runner) Start(ctx context.Context, name string) (int, error) {
 	case busy:
 		return 0, fault.New(fault.Conflict, "start component %s: it runs already", name)
 	}
-	if err := c.cgroup.clear(ctx); err != nil {
+	err := c.cgroup.clear(ctx)
+	if err == nil {
+		err = c.cgroup.renew()
+	}
+	if err != nil {
 		return 0, fmt.Errorf("start component %s: %w", name, err)
 	}
 	pid, err := r.birth(ctx, c)

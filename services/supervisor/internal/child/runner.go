@@ -207,6 +207,9 @@ func (r *Runner) release() error {
 			errs = append(errs, c.cgroup.remove())
 		}
 	}
+	if r.cfg.Cgroup != "" {
+		errs = append(errs, cgroup{r.cfg.Cgroup}.removeUnused())
+	}
 	return errors.Join(errs...)
 }
 

@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -243,7 +244,11 @@ func (l *Loop) publish(before, after machine.Table) {
 	close(l.changed)
 	l.changed = make(chan struct{})
 	l.mu.Unlock()
-	for _, c := range l.plan.Components {
+	ordered := slices.Clone(l.plan.Components)
+	if after.Stopping {
+		slices.Reverse(ordered) // the end of one comes before the stop of the next
+	}
+	for _, c := range ordered {
 		l.log(c.Name, before.Members[c.Name], after.Members[c.Name])
 	}
 	l.deps.Changed(after)

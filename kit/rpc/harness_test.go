@@ -121,6 +121,9 @@ func (b behaviour) handler(name string) grpc.MethodHandler {
 			out, err := b.unary(ctx, name, text)
 			return wrapperspb.String(out), err
 		}
+		if intercept == nil {
+			return handle(ctx, in)
+		}
 		return intercept(ctx, in, &grpc.UnaryServerInfo{FullMethod: full(name)}, handle)
 	}
 }

@@ -58,6 +58,14 @@ func TestAgent_AnEmptySnapshotRemovesNothing(t *testing.T) {
 		return true
 	}
 	w.await("sandboxes on the host", alive)
+	w.await("statuses in the records", func() bool {
+		for _, uid := range uids {
+			if w.cluster.record(uid).GetSandbox().GetStatus().GetSeq() == 0 {
+				return false
+			}
+		}
+		return true
+	})
 	w.cluster.empty()
 	w.await("questions about all of them", func() bool { gets, _ := w.cluster.counts(); return gets >= 5 })
 	w.settle()

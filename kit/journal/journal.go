@@ -18,6 +18,7 @@ import (
 	"log/slog"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -58,11 +59,15 @@ type Recovery struct {
 }
 
 // Journal is an open journal. Its methods may be called from any goroutine.
+//
+// If the file cannot be read any more while it is open, because the disk fails or
+// somebody cut it, each call says so from then on: the process has to start anew.
 type Journal struct {
 	path string
 	db   *bbolt.DB
 	lock *os.File
 
+	broken   atomic.Bool // bbolt may hold its locks for ever
 	requests chan *request
 	closing  chan struct{}
 	written  chan struct{} // closed when the writer has ended
@@ -103,7 +108,7 @@ func (j *Journal) Close() error { return j.close() }
 func (j *Journal) end() error {
 	close(j.closing)
 	<-j.written
-	if err := errors.Join(j.db.Close(), j.lock.Close()); err != nil {
+	if err := errors.Join(j.guarded(j.db.Close), j.lock.Close()); err != nil {
 		return fmt.Errorf("close journal %s: %w", j.path, err)
 	}
 	return nil
@@ -137,11 +142,23 @@ func (j *Journal) View(fn func(tx Tx) error) error {
 		return fault.New(fault.Unavailable, "view journal %s: it is closed", j.path)
 	default:
 	}
-	err := guard(func() error {
+	err := j.guarded(func() error {
 		return j.db.View(func(tx *bbolt.Tx) error { return Tx{tx, &state{}}.run(fn) })
 	})
 	if errors.Is(err, bbolt.ErrDatabaseNotOpen) {
 		return fault.New(fault.Unavailable, "view journal %s: it is closed", j.path)
+	}
+	return err
+}
+
+// guarded runs f unless the file was found broken, or finds it so.
+func (j *Journal) guarded(f func() error) error {
+	if j.broken.Load() {
+		return errFault
+	}
+	err := guard(f)
+	if errors.Is(err, errFault) {
+		j.broken.Store(true)
 	}
 	return err
 }

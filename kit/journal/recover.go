@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"strconv"
+	"syscall"
 	"time"
 
 	"go.etcd.io/bbolt"
@@ -59,15 +60,16 @@ func recoverFile(o Options) (*bbolt.DB, Recovery, error) {
 	return db, rec, nil
 }
 
-// settings of bbolt: the list of free pages is not stored but found by walking at
-// open, so that it cannot be wrong.
+// settings of bbolt. The list of free pages is stored, and read in the goroutine
+// that opens: without it bbolt walks the file in a goroutine of its own, where a
+// page that is not what it should be ends the process.
 func settings(readOnly bool) *bbolt.Options {
 	return &bbolt.Options{
-		ReadOnly:       readOnly,
-		Timeout:        lockWait,
-		NoFreelistSync: true,
-		FreelistType:   bbolt.FreelistMapType,
-		NoStatistics:   true,
+		ReadOnly:        readOnly,
+		PreLoadFreelist: true,
+		Timeout:         lockWait,
+		FreelistType:    bbolt.FreelistMapType,
+		NoStatistics:    true,
 	}
 }
 
@@ -89,36 +91,45 @@ func verify(path string) error {
 		if err != nil {
 			return err
 		}
-		return errors.Join(db.View(func(tx *bbolt.Tx) error { return walk(tx, info.Size()) }), db.Close())
+		return errors.Join(db.View(func(tx *bbolt.Tx) error { return inspect(tx, info.Size()) }), db.Close())
 	}))
 }
 
-// walk reads every note.
-func walk(tx *bbolt.Tx, size int64) error {
+// inspect reads every note, and then lets bbolt check how its pages hang together.
+// The order matters: that check runs in a goroutine of its own, and must meet no
+// page that cannot be read.
+func inspect(tx *bbolt.Tx, size int64) error {
 	if tx.Size() > size {
 		return fmt.Errorf("file has %d bytes of %d: %w", size, tx.Size(), errDamaged)
 	}
-	meta := tx.Bucket([]byte(metaBucket))
-	if meta == nil {
+	if tx.Bucket([]byte(metaBucket)) == nil {
 		return fmt.Errorf("file has no kind and version: %w", errDamaged)
 	}
-	return tx.ForEach(func(name []byte, b *bbolt.Bucket) error {
+	err := tx.ForEach(func(name []byte, b *bbolt.Bucket) error {
 		return b.ForEach(func(k, stored []byte) error {
 			_, err := unseal(string(name), string(k), stored)
 			return err
 		})
 	})
-}
-
-// damageOf turns bbolt's words for an unreadable file into ours. All other errors
-// are failed questions: a disk that cannot be read may be readable later.
-func damageOf(err error) error {
-	for _, target := range []error{bbolt.ErrInvalid, bbolt.ErrVersionMismatch, bbolt.ErrChecksum} {
-		if errors.Is(err, target) {
-			return fmt.Errorf("%w: %w", err, errDamaged)
+	if err != nil {
+		return err
+	}
+	for e := range tx.Check() { // to the end, else its goroutine stays
+		if err == nil {
+			err = fmt.Errorf("%w: %w", e, errDamaged)
 		}
 	}
 	return err
+}
+
+// damageOf tells damage from a failed question: what the system said about the
+// disk may be better later, while what bbolt said about the content will not.
+func damageOf(err error) error {
+	_, system := errors.AsType[syscall.Errno](err)
+	if err == nil || system || errors.Is(err, bbolt.ErrTimeout) || errors.Is(err, errDamaged) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", err, errDamaged)
 }
 
 // openExisting opens a file that verify could read.
@@ -230,15 +241,18 @@ func syncDir(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// guard turns a fault on mapped memory, which is how the disk fails under bbolt,
-// into an error. Other panics pass.
+// errFault is a fault on mapped memory, which is how the disk, or whoever cut the
+// file, fails under bbolt. It is damage.
+var errFault = fmt.Errorf("mapped file cannot be read: %w", errDamaged)
+
+// guard turns such a fault into an error. Other panics pass.
 func guard(f func() error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		switch p := recover().(type) {
 		case nil:
 		case interface{ Addr() uintptr }:
-			err = fmt.Errorf("read the file at %#x: %w", p.Addr(), errDamaged)
+			err = errFault
 		default:
 			panic(p)
 		}

@@ -72,7 +72,7 @@ func (j *Journal) commit(group []*request) {
 // the result of the commit, which holds for all.
 func (j *Journal) try(group []*request) (bad int, out outcome, err error) {
 	bad = -1
-	err = guard(func() (err error) {
+	err = j.guarded(func() (err error) {
 		tx, err := j.db.Begin(true)
 		if err != nil {
 			return err

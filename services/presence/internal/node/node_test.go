@@ -1,0 +1,242 @@
+package node
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"staddle.internal/kit/boottime"
+	"staddle.internal/kit/fault"
+	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
+
+	"staddle.internal/services/presence/internal/condition"
+)
+
+// world is a node with two capabilities, in a bubble of fake time.
+type world struct {
+	t             *testing.T
+	cfg           Config
+	cluster       *fakeCluster
+	link, storage *fakeCapability
+	node          *Node
+	stop          func()
+}
+
+func inBubble(t *testing.T, test func(w *world)) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "presence.db")
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{
+			t: t, cluster: newFakeCluster(), link: newFakeCapability(), storage: newFakeCapability(),
+			cfg: Config{Name: "node1", Journal: path, TTL: 15 * time.Second, HoldDown: 5 * time.Second, Version: "v", BootID: "b"},
+		}
+		w.start()
+		defer func() { w.stop() }()
+		test(w)
+	})
+}
+
+func (w *world) start() {
+	w.t.Helper()
+	ctx, cancel := context.WithCancel(w.t.Context())
+	w.node = New(w.cfg, Deps{
+		Cluster: w.cluster, Link: w.link, Required: []Required{{Type: "Storage", Capability: w.storage}},
+		Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+	})
+	done := make(chan error, 1)
+	go func() { done <- w.node.Run(ctx, func() {}) }()
+	w.stop = func() {
+		cancel()
+		<-done
+		w.stop = func() {}
+	}
+}
+
+// after lets time pass until all have come to rest.
+func (w *world) after(d time.Duration) {
+	w.t.Helper()
+	time.Sleep(d) // fake time
+	synctest.Wait()
+}
+
+func (w *world) wantReady(when string, want bool) {
+	w.t.Helper()
+	status, _, _, _ := w.cluster.look()
+	told := find(status, condition.Ready).GetState() == resourcev1.ConditionState_CONDITION_STATE_TRUE
+	if got := w.node.Presence().GetReady(); got != want || told != want {
+		w.t.Errorf("%s: presence ready %v, record ready %v, want %v: %v", when, got, told, want, status.GetConditions())
+	}
+}
+
+func (w *world) up() {
+	w.t.Helper()
+	w.link.say(condition.Serving, "")
+	w.storage.say(condition.Serving, "")
+	w.after(time.Second)
+	w.wantReady("all serve", true)
+}
+
+func TestNode_IsReadyWhenAllServe(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.after(time.Second)
+		if status, writes, _, _ := w.cluster.look(); writes != 0 {
+			t.Errorf("told before anything was known: %v", status)
+		}
+		w.link.say(condition.Serving, "")
+		w.after(time.Second)
+		if w.node.Presence().GetReady() {
+			t.Error("ready before storage was heard")
+		}
+		w.storage.say(condition.Serving, "")
+		w.after(time.Second)
+		w.wantReady("all serve", true)
+		p := w.node.Presence()
+		if p.GetSessionId() != 101 || p.GetNodeUid() != nodeUID || p.GetRegisteredAt() == nil || len(p.GetConditions()) != 2 {
+			t.Errorf("presence is %v", p)
+		}
+		status, _, _, _ := w.cluster.look()
+		if c := status.GetCapacity(); c.GetMemoryBytes() <= 0 || c.GetCpuMillicores() <= 0 || c.GetSandboxes() != maxSandboxes {
+			t.Errorf("capacity is %v", c)
+		}
+	})
+}
+
+func TestNode_HoldsACrashDownAndTellsAStopAtOnce(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.up()
+		_, before, _, _ := w.cluster.look()
+		w.storage.say(condition.Away, "storage does not answer")
+		w.after(3 * time.Second)
+		w.wantReady("crash of three seconds", true)
+		w.storage.say(condition.Serving, "")
+		w.after(10 * time.Second)
+		w.wantReady("after the crash", true)
+		if _, after, _, _ := w.cluster.look(); after != before {
+			t.Errorf("a crash within the hold-down wrote %d statuses", after-before)
+		}
+		w.storage.say(condition.Away, "storage does not answer for 1s")
+		w.after(5 * time.Second)
+		w.wantReady("crash that lasts", false)
+		_, before, _, _ = w.cluster.look()
+		w.storage.say(condition.Away, "storage does not answer for 9s")
+		w.after(time.Second)
+		if _, after, _, _ := w.cluster.look(); after != before {
+			t.Error("a reason that only lasts longer was written again")
+		}
+		w.storage.say(condition.Serving, "")
+		w.after(time.Millisecond)
+		w.wantReady("it is back", true)
+		w.storage.say(condition.Gone, "stopping")
+		w.after(time.Millisecond)
+		w.wantReady("it was stopped", false)
+	})
+}
+
+func TestNode_WritesNothingAtRest(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.up()
+		_, before, _, _ := w.cluster.look()
+		w.after(time.Hour)
+		_, after, opened, _ := w.cluster.look()
+		if after != before || opened != 1 {
+			t.Errorf("an hour at rest wrote %d statuses and opened %d sessions", after-before, opened)
+		}
+		w.cluster.set(func(c *fakeCluster) {
+			if c.renewed < 3600/5 || c.renewed > 3600/3 {
+				t.Errorf("%d renewals in an hour", c.renewed)
+			}
+		})
+	})
+}
+
+func TestNode_WithdrawsAndComesBack(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.up()
+		w.stop()
+		status, _, _, ended := w.cluster.look()
+		if !ended || find(status, condition.Ready).GetState() != resourcev1.ConditionState_CONDITION_STATE_FALSE {
+			t.Errorf("after a stop the session has ended: %v, and the record says %v", ended, status.GetConditions())
+		}
+		w.start()
+		w.after(time.Second)
+		w.wantReady("started again", true)
+		if again, _, opened, _ := w.cluster.look(); opened != 2 || again.GetSeq() <= status.GetSeq() {
+			t.Errorf("%d sessions were opened, seq went from %d to %d", opened, status.GetSeq(), again.GetSeq())
+		}
+	})
+}
+
+// A kill leaves the session open: its id is resumed, and nothing is written.
+func TestNode_ResumesItsSessionAfterAKill(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.up()
+		before, _, _, _ := w.cluster.look()
+		w.cluster.set(func(c *fakeCluster) { c.refuse, c.deaf = fault.New(fault.Unavailable, "cut"), true })
+		w.stop() // whose farewell nobody hears
+		w.cluster.set(func(c *fakeCluster) { c.refuse, c.deaf, c.session, c.ended = nil, false, 101, false })
+		w.start()
+		w.after(time.Second)
+		w.wantReady("started again", true)
+		after, _, opened, _ := w.cluster.look()
+		if opened != 1 {
+			t.Errorf("%d sessions were opened, want the first to be resumed", opened)
+		}
+		since := func(s *resourcev1.NodeStatus) time.Time { return find(s, "Storage").GetSince().AsTime() }
+		if !since(after).Equal(since(before)) {
+			t.Errorf("storage serves since %v, and did since %v", since(after), since(before))
+		}
+	})
+}
+
+func TestNode_ReportsAgainWhatDidNotArrive(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.up()
+		w.cluster.set(func(c *fakeCluster) { c.deaf = true })
+		w.storage.say(condition.Gone, "stopping")
+		w.after(time.Second)
+		w.cluster.set(func(c *fakeCluster) { c.deaf = false })
+		w.after(resendAfter)
+		w.wantReady("the report arrived at last", false)
+	})
+}
+
+func TestNode_ADeniedNodeHasNoSession(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.up()
+		w.cluster.set(func(c *fakeCluster) { c.refuse = fault.New(fault.Denied, "the node was removed") })
+		w.after(6 * time.Second)
+		p := w.node.Presence()
+		if p.GetReady() || p.GetSessionId() != 0 {
+			t.Errorf("presence of a removed node is %v", p)
+		}
+	})
+}
+
+// ETC-2: the node itself knows when its session must be over.
+func TestSession_EndsByItsOwnClock(t *testing.T) {
+	s := session{Session: Session{ID: 1, TTL: 15 * time.Second}, sentAt: boottime.Now()}
+	if !s.open(s.sentAt+14*time.Second) || s.open(s.sentAt+15*time.Second) {
+		t.Error("a session of 15 s is open for another time")
+	}
+	if (session{}).open(0) {
+		t.Error("a session that was never opened is open")
+	}
+}
+
+func TestStem(t *testing.T) {
+	for _, c := range []struct{ a, b string }{
+		{"waiting for storage: connection refused for 12s", "waiting for storage: connection refused for 1h2m3s"},
+		{"a for 1s; b for 3ms", "a for 9s; b for 1m0s"},
+	} {
+		if stem(c.a) != stem(c.b) {
+			t.Errorf("%q and %q differ", stem(c.a), stem(c.b))
+		}
+	}
+	if stem("waiting for storage") == stem("waiting for sandboxhost") {
+		t.Error("different neighbours are the same")
+	}
+}

@@ -29,7 +29,7 @@ var kindWords = map[string]resourcev1.Kind{
 
 const kindList = "sandbox, disk, disklease or node"
 
-func kindOf(word string) (resourcev1.Kind, error) {
+func kindOf(cmd *cobra.Command, word string) (resourcev1.Kind, error) {
 	word = strings.ToLower(word)
 	if k, ok := kindWords[word]; ok {
 		return k, nil
@@ -40,7 +40,7 @@ func kindOf(word string) (resourcev1.Kind, error) {
 		known = append(known, w)
 	}
 	if near := config.Nearest(word, known); near != "" {
-		return 0, exit.Try(err, "%s", near)
+		return 0, exit.Try(err, "%s %s", cmd.CommandPath(), near)
 	}
 	return 0, err
 }
@@ -73,7 +73,7 @@ func (a *app) getCommand() *cobra.Command {
 		Long: "Show records of a kind (" + kindList + "), or one of them. What -o yaml\n" +
 			"prints can be changed and given to \"staddle apply -f\".",
 		RunE: func(cmd *cobra.Command, given []string) error {
-			kind, err := kindOf(given[0])
+			kind, err := kindOf(cmd, given[0])
 			if err != nil {
 				return err
 			}
@@ -137,7 +137,7 @@ func (a *app) deleteCommand() *cobra.Command {
 		Long: "Delete records and wait until they are gone: a sandbox is torn down by its node\n" +
 			"first. A disk is deleted with what is on it.",
 		RunE: func(cmd *cobra.Command, given []string) error {
-			kind, err := kindOf(given[0])
+			kind, err := kindOf(cmd, given[0])
 			if err != nil {
 				return err
 			}

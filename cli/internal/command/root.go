@@ -44,7 +44,7 @@ func (a *app) root() *cobra.Command {
 	}
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return exit.Try(exit.BadUsage("%s: %w", cmd.CommandPath(), err), "%s --help", cmd.CommandPath())
+		return exit.Try(exit.BadUsage("%s: %w", pathOf(cmd), err), "%s --help", cmd.CommandPath())
 	})
 	root.AddGroup(
 		&cobra.Group{ID: groupMachine, Title: "This machine:"},
@@ -103,7 +103,7 @@ func onlyCommands(cmd *cobra.Command, args []string) error {
 	for _, c := range cmd.Commands() {
 		names = append(names, c.Name())
 	}
-	err := exit.BadUsage("%s: there is no command %q", cmd.CommandPath(), args[0])
+	err := exit.BadUsage("there is no command %q", args[0])
 	if near := config.Nearest(args[0], names); near != "" {
 		return exit.Try(err, "%s %s", cmd.CommandPath(), near)
 	}
@@ -122,10 +122,15 @@ func group(use, short string, commands ...*cobra.Command) *cobra.Command {
 func args(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, given []string) error {
 		if err := check(cmd, given); err != nil {
-			return exit.Try(exit.BadUsage("%s: %w", cmd.CommandPath(), err), "%s --help", cmd.CommandPath())
+			return exit.Try(exit.BadUsage("%s: %w", pathOf(cmd), err), "%s --help", cmd.CommandPath())
 		}
 		return nil
 	}
+}
+
+// pathOf names a command within staddle, such as "image pull".
+func pathOf(cmd *cobra.Command) string {
+	return strings.TrimPrefix(cmd.CommandPath(), "staddle ")
 }
 
 // bounded applies --timeout, or without one the command's own limit; 0 means

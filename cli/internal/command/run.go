@@ -2,14 +2,9 @@ package command
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"os/signal"
 	"strings"
-	"syscall"
 	"time"
-
-	"os"
 
 	"github.com/spf13/cobra"
 
@@ -17,13 +12,10 @@ import (
 
 	"staddle.internal/kit/fault"
 	"staddle.internal/kit/id"
-	"staddle.internal/kit/run"
 
 	"staddle.internal/cli/internal/exit"
-	"staddle.internal/cli/internal/follow"
 	"staddle.internal/cli/internal/output"
 	"staddle.internal/cli/internal/sandbox"
-	"staddle.internal/cli/internal/target"
 )
 
 // runOptions is what the flags and arguments of "run" say.
@@ -89,10 +81,12 @@ func runFlags(c *cobra.Command, o *runOptions) {
 	f.StringArrayVar(&o.disks, "disk", nil, "NAME:/PATH[:ro] disk to mount")
 	f.BoolVarP(&o.detach, "detach", "d", false, "end when the sandbox runs, and leave it running")
 	f.BoolVar(&o.remove, "rm", false, "remove the sandbox when it has ended")
-	c.MarkFlagsMutuallyExclusive("detach", "rm")
 }
 
 func (a *app) run(ctx context.Context, o runOptions) error {
+	if o.detach && o.remove {
+		return exit.BadUsage("run: --detach leaves the sandbox running and --rm removes it; choose one")
+	}
 	spec, err := specOf(o)
 	if err != nil {
 		return err
@@ -172,145 +166,4 @@ func failedStart(s *sandbox.Sandbox, why string) error {
 		return exit.Try(err, "staddle image pull %s, or staddle image import FILE; then staddle rm %s", imagesOf(s), s.Name)
 	}
 	return exit.Try(err, "staddle rm %s, and run it with what is missing", s.Name)
-}
-
-func (a *app) runAttached(ctx context.Context, t sandboxes, o runOptions, labels map[string]string, spec *resourcev1.SandboxSpec) (err error) {
-	settings, err := a.settings()
-	if err != nil {
-		return err
-	}
-	host, err := settings.Node(ctx)
-	if err != nil {
-		return exit.Try(err, "staddle run --detach, which needs no socket of the node")
-	}
-	defer func() { err = errors.Join(err, host.Close()) }()
-	s, err := t.Create(ctx, o.name, labels, spec)
-	if err != nil {
-		return err
-	}
-	if o.remove {
-		defer func() { err = errors.Join(err, a.removeAfter(ctx, t, s)) }()
-	}
-	if err := a.attach(ctx, t, host, s); err != nil {
-		if cause := context.Cause(ctx); cause != nil {
-			return a.stopInterrupted(ctx, t, s, cause)
-		}
-		return err
-	}
-	return a.endOf(ctx, host, s)
-}
-
-// attach shows the output from the start of the sandbox to its end for good. An
-// interrupt is passed on as a wish to stop, and the output is shown to its end.
-func (a *app) attach(ctx context.Context, t sandboxes, host *target.Node, s sandbox.Sandbox) error {
-	if _, err := a.untilStarted(ctx, t, s); err != nil {
-		return err
-	}
-	if _, err := host.Get(ctx, s.UID); fault.KindOf(err) == fault.NotFound {
-		return elsewhere(ctx, t, s)
-	}
-	following, leave := context.WithCancelCause(context.WithoutCancel(ctx))
-	done := make(chan struct{})
-	watcherDone := make(chan struct{})
-	go func() { // owned by this call, which waits for it below
-		defer close(watcherDone)
-		a.passOn(ctx, t, s, done, leave)
-	}()
-	err := follow.Run(following, host, follow.Request{UID: s.UID, Container: mainContainer, Attempt: 1, Follow: true},
-		follow.Output{Stdout: a.out, Stderr: a.err})
-	close(done)
-	<-watcherDone
-	leave(nil)
-	if cause := context.Cause(ctx); cause != nil && err == nil {
-		return cause
-	}
-	return err
-}
-
-// passOn turns the first interrupt into a wish to stop, and the second into the
-// end of following.
-func (a *app) passOn(ctx context.Context, t sandboxes, s sandbox.Sandbox, done <-chan struct{}, leave context.CancelCauseFunc) {
-	select {
-	case <-done:
-		return
-	case <-ctx.Done():
-	}
-	again := make(chan os.Signal, 1)
-	signal.Notify(again, syscall.SIGINT, syscall.SIGTERM)
-	defer signal.Stop(again)
-	bound, cancel := context.WithTimeout(context.WithoutCancel(ctx), graceCall)
-	defer cancel()
-	if _, err := t.Update(bound, s.UID, wantStopped); err != nil {
-		leave(err)
-		return
-	}
-	output.NewProgress(a.err).Say("staddle: asked " + s.Name + " to stop; interrupt again to leave it alone")
-	select {
-	case <-done:
-	case <-again:
-		leave(context.Cause(ctx))
-	}
-}
-
-// stopInterrupted ends a foreground run that a signal ended: the sandbox must
-// not go on unseen.
-func (a *app) stopInterrupted(ctx context.Context, t sandboxes, s sandbox.Sandbox, cause error) error {
-	bound, cancel := context.WithTimeout(context.WithoutCancel(ctx), graceCall)
-	defer cancel()
-	if _, err := t.Update(bound, s.UID, wantStopped); err != nil && fault.KindOf(err) != fault.NotFound {
-		return err
-	}
-	if _, ok := errors.AsType[*run.SignalError](cause); ok {
-		return cause
-	}
-	return fmt.Errorf("run sandbox %s: %w", s.Name, cause)
-}
-
-func wantStopped(spec *resourcev1.SandboxSpec) {
-	spec.Desired = resourcev1.DesiredState_DESIRED_STATE_STOPPED
-}
-
-func wantRunning(spec *resourcev1.SandboxSpec) {
-	spec.Desired = resourcev1.DesiredState_DESIRED_STATE_RUNNING
-}
-
-func (a *app) removeAfter(ctx context.Context, t sandboxes, s sandbox.Sandbox) error {
-	bound, cancel := context.WithTimeout(context.WithoutCancel(ctx), waitStopped)
-	defer cancel()
-	return a.removeOne(bound, t, s, true)
-}
-
-// endOf turns the end of the container into the end of the command.
-func (a *app) endOf(ctx context.Context, host *target.Node, s sandbox.Sandbox) error {
-	now, err := host.Get(ctx, s.UID)
-	if fault.KindOf(err) == fault.NotFound {
-		return fault.New(fault.NotFound, "run sandbox %s: it was removed", s.Name)
-	}
-	if err != nil {
-		return err
-	}
-	e := now.Exit(mainContainer)
-	switch {
-	case e == nil:
-		why, _ := now.Failed()
-		return failedStart(&now, why)
-	case e.GetUnknown():
-		return fault.New(fault.Internal, "run sandbox %s: its container ended, and nobody could tell how", s.Name)
-	case e.GetOomKilled():
-		output.NewProgress(a.err).Say("staddle: " + s.Name + " used more memory than its limit and was ended")
-	}
-	return exit.WithCode(int(e.GetCode()))
-}
-
-// elsewhere says where the output is that cannot be had here.
-func elsewhere(ctx context.Context, t reader, s sandbox.Sandbox) error {
-	now, err := t.Get(ctx, s.UID)
-	if err != nil {
-		return err
-	}
-	if now.Node == "" {
-		return fault.New(fault.Unavailable, "read logs of sandbox %s: it has no node yet: %s", s.Name, stateOf(&now))
-	}
-	return exit.Try(fault.New(fault.Unavailable, "read logs of sandbox %s: it is on node %s, which keeps them", s.Name, now.Node),
-		"on that node: staddle --node-socket /run/staddle/sandboxhost.sock logs %s", s.UID)
 }

@@ -123,9 +123,26 @@ func makeFolders(p *process.Process, s child.Spec) error {
 		if err := os.MkdirAll(dir, mode); err != nil {
 			return err
 		}
+		if err := letThrough(filepath.Dir(dir)); err != nil {
+			return err
+		}
 		if err := os.Chown(dir, s.UID, s.GID); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// letThrough lets the users of the processes pass a folder that was made for root
+// alone, without letting them see what is in it.
+func letThrough(dir string) error {
+	info, err := os.Stat(dir)
+	if err != nil {
+		return err
+	}
+	const search = 0o011
+	if info.Mode().Perm()&search == search {
+		return nil
+	}
+	return os.Chmod(dir, info.Mode().Perm()|search)
 }

@@ -17,10 +17,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"os"
 	"path/filepath"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"staddle.internal/kit/boottime"
 	"staddle.internal/kit/fdstore"
@@ -138,6 +141,10 @@ func (r *Runner) prepare(ctx context.Context) (err error) {
 	}
 	if r.own, err = ownCapabilities(); err != nil {
 		return err
+	}
+	// What whoever started us has left open by accident is for no child.
+	if err := unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
+		r.deps.Log.Warn("inherited files not marked", logging.Err(err))
 	}
 	for dir, mode := range map[string]os.FileMode{r.cfg.RunDir: 0o755, r.cfg.LogDir: 0o750} {
 		if err := os.MkdirAll(dir, mode); err != nil {

@@ -34,6 +34,7 @@ var disabled = []string{
 	"io.containerd.image-verifier.v1.bindir", "io.containerd.snapshotter.v1.blockfile",
 	"io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.zfs", "io.containerd.snapshotter.v1.erofs",
 	"io.containerd.differ.v1.erofs", "io.containerd.mount-handler.v1.erofs",
+	"io.containerd.podsandbox.controller.v1.podsandbox",
 }
 
 // TOML is the whole file. Nothing is imported, nothing listens on TCP, and the

@@ -1,0 +1,322 @@
+package child
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"staddle.internal/kit/boottime"
+)
+
+func TestEnvironment_IsExact(t *testing.T) {
+	own := []string{"PATH=/bin", "SECRET=x", "LISTEN_FDS=3", "NOTIFY_SOCKET=/theirs", "OTEL_EXPORTER=y", "TZ=UTC", "HOME=/root"}
+	got := environment(own, []string{"LISTEN_FDS=1"}, map[string]string{"TZ": "CET", "MORE": "1"})
+	want := []string{"LISTEN_FDS=1", "MORE=1", "OTEL_EXPORTER=y", "PATH=/bin", "TZ=CET"}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+func TestCapabilities_LeavesOutWhatWeLack(t *testing.T) {
+	own := uint64(1<<unix.CAP_CHOWN | 1<<unix.CAP_KILL)
+	numbers, missing := capabilities([]string{"CAP_CHOWN", "CAP_SYS_ADMIN", "CAP_CHOWN", "CAP_KILL"}, own)
+	if !slices.Equal(numbers, []uintptr{unix.CAP_CHOWN, unix.CAP_KILL}) || !slices.Equal(missing, []string{"CAP_SYS_ADMIN"}) {
+		t.Errorf("got %v without %v, want CHOWN and KILL without SYS_ADMIN", numbers, missing)
+	}
+	if err := CheckCapabilities([]string{"CAP_CHOWN", "CAP_FLY"}); err == nil || !strings.Contains(err.Error(), "CAP_FLY") {
+		t.Errorf("got %v, want it to name CAP_FLY", err)
+	}
+}
+
+func TestParseNote(t *testing.T) {
+	good := note{boot: "b", pid: 42, started: "77"}
+	if got, err := parseNote(good.String()); err != nil || got != good {
+		t.Errorf("got %v (%v), want %v", got, err, good)
+	}
+	for _, text := range []string{"", "b", "b 42", "b x 77", "b 1 77", "b -5 77", "b 42 77 9"} {
+		if got, err := parseNote(text); err == nil {
+			t.Errorf("got %v of %q, want an error", got, text)
+		}
+	}
+}
+
+// sleeper is a process of another program, noted as the component's.
+func sleeper(t *testing.T, dir, name, script string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.Command("sh", "-c", script)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill() // most have ended
+		_ = cmd.Wait()         // by a signal
+	})
+	if _, err := io.ReadFull(out, make([]byte, 3)); err != nil { // "up\n": its traps are set
+		t.Fatal(err)
+	}
+	boot, err := boottime.ID()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := writeNote(dir, name, boot, cmd.Process.Pid); err != nil {
+		t.Fatal(err)
+	}
+	return cmd
+}
+
+func gone(t *testing.T, pid int) bool {
+	t.Helper()
+	fd, err := unix.PidfdOpen(pid, 0)
+	if errors.Is(err, unix.ESRCH) {
+		return true
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	ended, err := waitFD(t.Context(), fd, time.Millisecond)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ended
+}
+
+func TestEndLeftover(t *testing.T) {
+	boot, err := boottime.ID()
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := []struct {
+		name, script string
+		ours         bool
+		change       func(text string) string
+		lives        bool
+	}{
+		{"a foreign one is asked to end", "echo up; exec sleep 60", false, nil, false},
+		{"one that does not hear is killed", "trap '' TERM; echo up; while :; do sleep 60; done", false, nil, false},
+		{"one of ours that ignores its leash is killed", "trap '' TERM; echo up; while :; do sleep 60; done", true, nil, false},
+		{"another process with the same number is spared", "echo up; exec sleep 60", false,
+			func(s string) string { return strings.TrimSpace(s) + "9\n" }, true},
+		{"a note of another boot is none", "echo up; exec sleep 60", false,
+			func(s string) string { return "x" + s }, true},
+		{"half a note is none", "echo up; exec sleep 60", false, func(s string) string { return s[:10] }, true},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			dir := t.TempDir()
+			cmd := sleeper(t, dir, "a", tt.script)
+			path := notePath(dir, "a")
+			if tt.change != nil {
+				text, err := os.ReadFile(path)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := os.WriteFile(path, []byte(tt.change(string(text))), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if _, err := endLeftover(t.Context(), dir, "a", boot, tt.ours, 200*time.Millisecond); err != nil {
+				t.Fatal(err)
+			}
+			if got := !gone(t, cmd.Process.Pid); got != tt.lives {
+				t.Errorf("got alive %v, want %v", got, tt.lives)
+			}
+			if _, err := os.Stat(path); err == nil {
+				t.Error("got the note kept, want it gone")
+			}
+		})
+	}
+}
+
+func TestTrimOutput_LosesNothingWhileAChildWrites(t *testing.T) {
+	dir := t.TempDir()
+	f, err := openOutput(dir, "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	var all bytes.Buffer
+	for i := range 2000 {
+		line := fmt.Sprintf("line %d of the output\n", i)
+		all.WriteString(line)
+		if _, err := f.WriteString(line); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := trimOutput(dir, "a", 1<<20); err != nil { // small enough
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(outputPath(dir, "a") + ".1"); err == nil {
+		t.Error("got an older file, want none below the limit")
+	}
+	if err := trimOutput(dir, "a", 10_000); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteString("after\n"); err != nil {
+		t.Fatal(err)
+	}
+	all.WriteString("after\n")
+	older, err := os.ReadFile(outputPath(dir, "a") + ".1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	newer, err := os.ReadFile(outputPath(dir, "a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := string(older) + string(newer); got != all.String() {
+		t.Errorf("got %d and %d bytes that are not the %d written", len(older), len(newer), all.Len())
+	}
+	if len(newer) > 10_000 {
+		t.Errorf("got %d bytes left, want fewer than the limit", len(newer))
+	}
+}
+
+func TestFork_LeavesTheModeOfPassedFiles(t *testing.T) {
+	var p [2]int
+	if err := unix.Pipe2(p[:], unix.O_NONBLOCK|unix.O_CLOEXEC); err != nil {
+		t.Fatal(err)
+	}
+	r, w := os.NewFile(uintptr(p[0]), "r"), os.NewFile(uintptr(p[1]), "w")
+	defer r.Close()
+	defer w.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	s := spawner{orders: make(chan order)}
+	go s.run(ctx) // ends with the test
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	pid, err := s.spawn(ctx, birth{
+		command: []string{"/bin/sh", "-c", "exit 7"}, files: []*os.File{null, null, null, r}, attr: &syscall.SysProcAttr{},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	process, err := os.FindProcess(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	state, err := process.Wait()
+	if err != nil || describe(state) != "exit code 7" {
+		t.Errorf("got %v (%v), want exit code 7", state, err)
+	}
+	flags, err := unix.FcntlInt(uintptr(p[0]), unix.F_GETFL, 0)
+	if err != nil || flags&unix.O_NONBLOCK == 0 {
+		t.Errorf("got flags %o (%v), want the file still non-blocking", flags, err)
+	}
+}
+
+func TestSpawn_TellsWhyAProgramDoesNotStart(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	s := spawner{orders: make(chan order)}
+	go s.run(ctx) // ends with the test
+	_, err := s.spawn(ctx, birth{command: []string{"/does/not/exist"}, attr: &syscall.SysProcAttr{}})
+	if err == nil || !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), "/does/not/exist") {
+		t.Errorf("got %v, want it to name the program", err)
+	}
+}
+
+func TestCgroup_ClearEndsWhatLeftItsParent(t *testing.T) {
+	base, err := CgroupBase(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := makeCgroup(base, "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(g.remove(), cgroup{base}.removeUnused()); err != nil {
+			t.Error(err)
+		}
+	})
+	for range 2 { // the second lives although the first was killed
+		dir, err := g.open()
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.Command("sh", "-c", "setsid sleep 60 & echo up; wait")
+		cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(dir.Fd())}
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(cmd.Start(), dir.Close()); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(out, make([]byte, 3)); err != nil {
+			t.Errorf("got %v, want the child to live until it is killed", err)
+		}
+		if empty, err := g.empty(); empty || err != nil {
+			t.Errorf("got empty %v (%v), want two processes in it", empty, err)
+		}
+		done := make(chan error, 1)
+		go func() { done <- cmd.Wait() }() // reaps; waited for below
+		if err := g.clear(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		<-done
+		if err := g.renew(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestSocket_IsMadeAnewOnlyWhenItsPathIsLost(t *testing.T) {
+	dir, err := os.MkdirTemp("", "sv")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	s := &socket{path: filepath.Join(dir, "a.sock")}
+	inode := func() uint64 {
+		f, err := s.passed()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := f.Close(); err != nil {
+			t.Error(err)
+		}
+		info, err := os.Lstat(s.path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return info.Sys().(*syscall.Stat_t).Ino
+	}
+	first := inode()
+	if again := inode(); again != first {
+		t.Errorf("got socket %d, want %d kept", again, first)
+	}
+	if err := os.Rename(s.path, s.path+".old"); err != nil {
+		t.Fatal(err)
+	}
+	if fresh := inode(); fresh == first {
+		t.Errorf("got socket %d still, want a new one", fresh)
+	}
+	if err := s.close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(s.path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("got %v, want the path gone", err)
+	}
+}

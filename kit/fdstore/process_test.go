@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 func live(path string) {
 	must := func(err error) {
 		if err != nil {
-			fmt.Println("error:", err)
+			fmt.Fprintln(os.Stdout, "error:", err)
 			os.Exit(1)
 		}
 	}
@@ -65,7 +65,7 @@ func live(path string) {
 	buf := make([]byte, 2)
 	_, err = io.ReadFull(pipe, buf)
 	must(err)
-	fmt.Printf("read %q\n", buf)
+	fmt.Fprintf(os.Stdout, "read %q\n", buf)
 	select {}
 }
 

@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"go.etcd.io/bbolt"
+	berrors "go.etcd.io/bbolt/errors"
 
 	"staddle.internal/kit/fault"
 )
@@ -145,7 +146,7 @@ func (j *Journal) View(fn func(tx Tx) error) error {
 	err := j.guarded(func() error {
 		return j.db.View(func(tx *bbolt.Tx) error { return Tx{tx, &state{}}.run(fn) })
 	})
-	if errors.Is(err, bbolt.ErrDatabaseNotOpen) {
+	if errors.Is(err, berrors.ErrDatabaseNotOpen) {
 		return fault.New(fault.Unavailable, "view journal %s: it is closed", j.path)
 	}
 	return err

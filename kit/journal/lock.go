@@ -37,7 +37,7 @@ func acquire(path string, wait time.Duration) (*os.File, error) {
 			held := fault.New(fault.Conflict, "%s is held by %s", path, holder(f))
 			return nil, errors.Join(held, f.Close())
 		default:
-			time.Sleep(lockPoll)
+			<-time.After(lockPoll)
 		}
 	}
 }

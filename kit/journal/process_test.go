@@ -31,10 +31,10 @@ func TestMain(m *testing.M) {
 func writeForEver(path string) {
 	j, rec, err := journal.Open(options(path))
 	if err != nil {
-		fmt.Println("error:", err)
+		fmt.Fprintln(os.Stdout, "error:", err)
 		os.Exit(1)
 	}
-	fmt.Println("opened", rec.SetAside)
+	fmt.Fprintln(os.Stdout, "opened", rec.SetAside)
 	for w := range 4 {
 		go func() { // ends with the process
 			for i := 0; ; i++ {
@@ -43,10 +43,10 @@ func writeForEver(path string) {
 					return errors.Join(tx.Put("note", key, bytes.Repeat([]byte("x"), i%3000)), tx.Put("twin", key, nil))
 				})
 				if err != nil {
-					fmt.Println("error:", err)
+					fmt.Fprintln(os.Stdout, "error:", err)
 					os.Exit(1)
 				}
-				fmt.Println("durable", key)
+				fmt.Fprintln(os.Stdout, "durable", key)
 			}
 		}()
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"go.etcd.io/bbolt"
+	berrors "go.etcd.io/bbolt/errors"
 
 	"staddle.internal/kit/fault"
 )
@@ -126,7 +127,7 @@ func inspect(tx *bbolt.Tx, size int64) error {
 // disk may be better later, while what bbolt said about the content will not.
 func damageOf(err error) error {
 	_, system := errors.AsType[syscall.Errno](err)
-	if err == nil || system || errors.Is(err, bbolt.ErrTimeout) || errors.Is(err, errDamaged) {
+	if err == nil || system || errors.Is(err, berrors.ErrTimeout) || errors.Is(err, errDamaged) {
 		return err
 	}
 	return fmt.Errorf("%w: %w", err, errDamaged)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"go.etcd.io/bbolt"
+	berrors "go.etcd.io/bbolt/errors"
 )
 
 // maxGroup bounds how many changes share a transaction, so that its first waiter
@@ -79,7 +80,7 @@ func (j *Journal) try(group []*request) (bad int, out outcome, err error) {
 		}
 		defer func() {
 			// After a commit there is nothing to undo and this says so.
-			if e := tx.Rollback(); e != nil && !errors.Is(e, bbolt.ErrTxClosed) {
+			if e := tx.Rollback(); e != nil && !errors.Is(e, berrors.ErrTxClosed) {
 				err = errors.Join(err, e)
 			}
 		}()

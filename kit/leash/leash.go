@@ -74,7 +74,7 @@ func Attach(ctx context.Context) context.Context {
 	go func() { // belongs to the process and ends with it
 		hold(end)
 		cancel(ErrParentGone)
-		time.Sleep(HardExit)
+		<-time.After(HardExit)
 		fmt.Fprintf(os.Stderr, "leash: %v, and %s were not enough to stop in order\n", ErrParentGone, HardExit)
 		os.Exit(exitCode)
 	}()

@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 		ctx := leash.Attach(context.Background())
 		report()
 		<-ctx.Done()
-		fmt.Println("cause:", context.Cause(ctx))
+		fmt.Fprintln(os.Stdout, "cause:", context.Cause(ctx))
 		os.Exit(7)
 	case "stuck":
 		leash.Attach(context.Background())
@@ -42,7 +42,7 @@ func TestMain(m *testing.M) {
 func report() {
 	flags, err := unix.FcntlInt(3, unix.F_GETFD, 0)
 	_, set := os.LookupEnv(leash.EnvFD)
-	fmt.Printf("holding: variable %t, passed on %t, %v\n", set, flags&unix.FD_CLOEXEC == 0, err)
+	fmt.Fprintf(os.Stdout, "holding: variable %t, passed on %t, %v\n", set, flags&unix.FD_CLOEXEC == 0, err)
 }
 
 // child starts one on a leash; it is ended with the test at the latest.

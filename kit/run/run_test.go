@@ -30,12 +30,12 @@ func (d *diary) note(format string, args ...any) {
 func (d *diary) member(name string) run.Member {
 	return run.Member{Name: name, Run: func(ctx context.Context, ready func()) error {
 		d.note("start %s", name)
-		time.Sleep(time.Second)
+		<-time.After(time.Second)
 		d.note("ready %s", name)
 		ready()
 		ready()
 		<-ctx.Done()
-		time.Sleep(time.Second)
+		<-time.After(time.Second)
 		d.note("stop %s", name)
 		return context.Cause(ctx)
 	}}
@@ -81,7 +81,7 @@ func TestMembers_FailuresStopTheRest(t *testing.T) {
 		want string
 	}{
 		{"before it is ready", func(context.Context, func()) error { return errBoom }, "member b: boom"},
-		{"later", func(_ context.Context, ready func()) error { ready(); time.Sleep(time.Hour); return errBoom }, "member b: boom"},
+		{"later", func(_ context.Context, ready func()) error { ready(); <-time.After(time.Hour); return errBoom }, "member b: boom"},
 		{"without an error", func(_ context.Context, ready func()) error { ready(); return nil }, "member b: ended by itself"},
 		{"by a panic", func(_ context.Context, ready func()) error { ready(); panic("ouch") }, "member b: panic: ouch\ngoroutine"},
 	}
@@ -150,7 +150,7 @@ func TestMembers_JoinsFailuresToStop(t *testing.T) {
 func TestMembers_TwoFailuresAreBothTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		both := func(err error) func(context.Context, func()) error {
-			return func(_ context.Context, ready func()) error { ready(); time.Sleep(time.Second); return err }
+			return func(_ context.Context, ready func()) error { ready(); <-time.After(time.Second); return err }
 		}
 		err := run.Members(t.Context(), run.Member{Name: "a", Run: both(errors.New("one"))}, run.Member{Name: "b", Run: both(errors.New("two"))})
 		for _, want := range []string{"member a: one", "member b: two"} {

@@ -66,7 +66,8 @@ const ContainerdName = "containerd"
 // members is the graph of a machine without overrides, in a valid start order.
 func members() []Component {
 	return []Component{
-		{Name: "coordinator"},
+		// It gives the keys that it makes at its first start to those who use them.
+		{Name: "coordinator", Capabilities: []string{"CAP_CHOWN"}},
 		{Name: ContainerdName},
 		{Name: "clusteraccess", OrderOnly: []string{"coordinator"}},
 		{

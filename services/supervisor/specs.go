@@ -119,6 +119,9 @@ func makeFolders(p *process.Process, s child.Spec) error {
 	if s.Name == "sandboxhost" || s.Name == "storage" { // they keep namespaces and mounts there
 		dirs[filepath.Join(p.Paths.Run(), s.Name)] = 0o711
 	}
+	if s.Name == coordinator { // it makes the identities of the machine there at its first start
+		dirs[filepath.Join(p.Paths.Etc(), "pki")] = 0o755
+	}
 	for dir, mode := range dirs {
 		if err := os.MkdirAll(dir, mode); err != nil {
 			return err

@@ -80,9 +80,17 @@ func TestWatch_ResumesWhereItWas(t *testing.T) {
 	}
 	remove(t, admin, kindDisk, "d2")
 	admin.create(t, disk("d3"))
+	w.expect("deleted d2")
+	w.expect("changed d3")
 	again := admin.watch(t, &coordinatorv1.WatchResourcesRequest{Kinds: []resourcev1.Kind{kindDisk}, ResumeAfterRevision: seen})
 	again.expect("deleted d2")
 	again.expect("changed d3")
+	caughtUp := again.expect("synced")
+	if caughtUp <= seen {
+		t.Errorf("marker of a resumed watch: got position %d, want more than %d", caughtUp, seen)
+	}
+	idle := admin.watch(t, &coordinatorv1.WatchResourcesRequest{Kinds: []resourcev1.Kind{kindDisk}, ResumeAfterRevision: caughtUp})
+	idle.expect("synced")
 
 	future := admin.watch(t, &coordinatorv1.WatchResourcesRequest{ResumeAfterRevision: 1 << 40})
 	if _, err := future.stream.Recv(); !errors.Is(err, fault.Conflict) || fault.Reason(err) != "COMPACTED" {

@@ -6,7 +6,6 @@ import (
 	"encoding/base64"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/metadata"
 
 	coordinatorv1 "staddle.internal/proto/gen/staddle/coordinator/v1"
 
@@ -63,7 +62,7 @@ func (s *Resources) begin(req *coordinatorv1.WatchResourcesRequest, w *watcher) 
 		if err != nil {
 			return nil, err
 		}
-		return reader, w.out.SendHeader(metadata.MD{}) // says that the watch goes on, before the first change
+		return reader, w.catchUp(reader)
 	}
 	kinds := make([]record.Kind, 0, len(w.kinds))
 	for k := range w.kinds {
@@ -80,9 +79,32 @@ func (s *Resources) begin(req *coordinatorv1.WatchResourcesRequest, w *watcher) 
 			}
 		}
 	}
-	return reader, w.out.Send(&coordinatorv1.WatchResourcesResponse{
-		Event:    &coordinatorv1.WatchResourcesResponse_Synced{Synced: &coordinatorv1.SnapshotMarker{Incarnation: snapshot.Incarnation}},
-		Revision: snapshot.Revision,
+	return reader, w.marker(snapshot)
+}
+
+// catchUp sends what a resumed watch missed, then the marker: by it the caller
+// knows that the history is the one it knew, and that it has caught up.
+func (w *watcher) catchUp(reader *mirror.Reader) error {
+	for {
+		events, now, err := reader.Backlog()
+		if err != nil {
+			return err
+		}
+		if len(events) == 0 {
+			return w.marker(now)
+		}
+		for _, e := range events {
+			if err := w.event(e); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func (w *watcher) marker(s mirror.Snapshot) error {
+	return w.out.Send(&coordinatorv1.WatchResourcesResponse{
+		Event:    &coordinatorv1.WatchResourcesResponse_Synced{Synced: &coordinatorv1.SnapshotMarker{Incarnation: s.Incarnation}},
+		Revision: s.Revision,
 	})
 }
 

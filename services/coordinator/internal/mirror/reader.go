@@ -71,6 +71,16 @@ func (m *Mirror) Resume(ctx context.Context, revision uint64) (*Reader, error) {
 	return &Reader{m, m.history.epoch, m.history.after(revision), revision}, nil
 }
 
+// Backlog returns the next changes that are there already. Without any, the reader
+// has caught up: then the snapshot, which has no records, says with what.
+func (r *Reader) Backlog() ([]Event, Snapshot, error) {
+	m := r.mirror
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	events, err := r.readLocked()
+	return events, Snapshot{Revision: max(m.revision, r.after), Incarnation: m.incarnation}, err
+}
+
 // Next returns the next changes, waiting for at least one. Conflict with reason
 // COMPACTED means that the reader was too slow and has lost some.
 func (r *Reader) Next(ctx context.Context) ([]Event, error) {
@@ -91,9 +101,14 @@ func (r *Reader) read() ([]Event, <-chan struct{}, error) {
 	m := r.mirror
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	h := &m.history
+	events, err := r.readLocked()
+	return events, m.changed, err
+}
+
+func (r *Reader) readLocked() ([]Event, error) {
+	h := &r.mirror.history
 	if r.epoch != h.epoch || r.next < h.first {
-		return nil, nil, compacted("the reader is behind the kept history")
+		return nil, compacted("the reader is behind the kept history")
 	}
 	var events []Event
 	for r.next < h.end() && len(events) < maxBatch {
@@ -102,7 +117,7 @@ func (r *Reader) read() ([]Event, <-chan struct{}, error) {
 		}
 		r.next++
 	}
-	return events, m.changed, nil
+	return events, nil
 }
 
 func compacted(format string, args ...any) error {

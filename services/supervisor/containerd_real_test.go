@@ -1,0 +1,98 @@
+package supervisor_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"staddle.internal/kit/config"
+)
+
+// binaries finds the repository's bin folder, with the pinned containerd in it.
+func binaries(t *testing.T) string {
+	t.Helper()
+	dir, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for ; dir != "/"; dir = filepath.Dir(dir) {
+		bin := filepath.Join(dir, "bin")
+		if _, err := os.Stat(filepath.Join(bin, "containerd")); err == nil {
+			return bin
+		}
+	}
+	t.Fatal("found no bin/containerd in any parent folder; build it first (make build)")
+	return ""
+}
+
+// newContainerdNode has a managed containerd and one component that needs it.
+func newContainerdNode(t *testing.T) *node {
+	t.Helper()
+	n := newNode(t, "", part{name: "a", mode: "serve", more: "needs: [containerd]"})
+	path := filepath.Join(n.root, "etc/node.yaml")
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bin := binaries(t)
+	managed := strings.Replace(string(text), "managed: false", "managed: true", 1)
+	n.write(managed + fmt.Sprintf("    - {name: %s, command: [%s, --config, %s], env: {PATH: %q}}\n", config.ContainerdName,
+		filepath.Join(bin, "containerd"), filepath.Join(n.root, "var/containerd/config.toml"), bin+":/usr/sbin:/usr/bin:/sbin:/bin"))
+	return n
+}
+
+func TestSupervisor_ManagesContainerd(t *testing.T) {
+	n := newContainerdNode(t)
+	n.start()
+	n.untilState("a", ready)
+	first := n.graph()[config.ContainerdName]
+	sockets := n.socketsOf("containerd")
+	if len(sockets) != 2 {
+		t.Errorf("got sockets %v, want the one for us and the one for shims", sockets)
+	}
+
+	if err := syscall.Kill(int(first.GetPid()), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	second := n.untilAgain(config.ContainerdName, first.GetPid())
+	if got := n.graph()["a"]; got.GetStarts() != 1 {
+		t.Errorf("got %v, want it untouched by a crash of its need", got)
+	}
+
+	n.signal(syscall.SIGKILL)
+	n.wait()
+	n.start()
+	n.untilState("a", ready)
+	if alive(int(second.GetPid())) {
+		t.Errorf("got containerd %d of the first supervisor alive, want it ended with it", second.GetPid())
+	}
+	if code := n.stop(); code != 0 {
+		t.Errorf("got exit code %d, want 0", code)
+	}
+	if got := n.order("to", "stopped"); len(got) != 2 || got[1] != config.ContainerdName {
+		t.Errorf("got stopped in order %v, want containerd last", got)
+	}
+}
+
+// socketsOf lists the bound sockets below the node's run folder of that name.
+func (n *node) socketsOf(name string) []string {
+	n.t.Helper()
+	text, err := os.ReadFile("/proc/net/unix")
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	seen := map[string]bool{}
+	var paths []string
+	for line := range strings.Lines(string(text)) {
+		fields := strings.Fields(line)
+		path := fields[len(fields)-1]
+		if strings.HasPrefix(path, filepath.Join(n.root, "run", name)) && !seen[path] {
+			seen[path] = true
+			paths = append(paths, path)
+		}
+	}
+	return paths
+}

@@ -23,7 +23,9 @@ down: build ## stop it and leave nothing running (data stays)
 	@$(BIN)/staddle $(if $(ROOT),--root $(ROOT)) down
 
 build: prereqs $(BIN)/containerd $(BIN)/containerd-shim-runc-v2 $(BIN)/runc $(BIN)/hello.tar ## build all binaries into bin/
-	@$(GO_BUILD) -o $(BIN)/ ./node/cmd/staddle-node ./services/coordinator/cmd/staddle-coordinator ./cli/cmd/staddle
+	@$(GO_BUILD) -o $(BIN)/staddle-node ./node/cmd/staddle-node
+	@$(GO_BUILD) -o $(BIN)/staddle-coordinator ./services/coordinator/cmd/coordinator
+	@$(GO_BUILD) -o $(BIN)/staddle ./cli/cmd/staddle
 
 prereqs:
 	@tools/prereqs.sh

@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -73,6 +74,9 @@ type Bed struct {
 	conns map[string]*grpc.ClientConn
 }
 
+// installed is what an installation consists of.
+var installed = []string{"staddle", "staddle-node", "staddle-coordinator", "containerd", "containerd-shim-runc-v2", "runc", "hello.tar"}
+
 // binaries copies what is tested to a folder that every user may enter, once.
 var binaries = sync.OnceValues(func() (string, error) {
 	from := os.Getenv("STADDLE_BIN")
@@ -86,7 +90,7 @@ var binaries = sync.OnceValues(func() (string, error) {
 	if err := os.Chmod(to, 0o755); err != nil {
 		return "", err
 	}
-	for _, name := range []string{"staddle", "staddle-node", "staddle-coordinator", "containerd", "containerd-shim-runc-v2", "runc", "hello.tar"} {
+	for _, name := range installed {
 		if err := copyFile(filepath.Join(from, name), filepath.Join(to, name)); err != nil {
 			return "", fmt.Errorf("run make build: %w", err)
 		}
@@ -125,9 +129,16 @@ func New(t T, opts Options) *Bed {
 		t.Fatal(err)
 	}
 	name := filepath.Base(root)
-	b := &Bed{t: t, opts: opts, Paths: config.Paths{Root: root}, NS: name, Parent: name + ".slice", bin: bin, conns: map[string]*grpc.ClientConn{}}
+	b := &Bed{
+		t: t, opts: opts, Paths: config.Paths{Root: root}, NS: name, Parent: name + ".slice",
+		bin: filepath.Join(root, "bin"), conns: map[string]*grpc.ClientConn{},
+	}
 	b.must(os.Chmod(root, 0o755))
 	b.must(os.MkdirAll(b.Paths.Etc(), 0o755))
+	b.must(os.Mkdir(b.bin, 0o755))
+	for _, name := range installed {
+		b.must(os.Link(filepath.Join(bin, name), filepath.Join(b.bin, name)))
+	}
 	b.command("ip", "netns", "add", b.NS)
 	b.command("ip", "-n", b.NS, "link", "set", "lo", "up")
 	b.WriteConfig("")
@@ -175,7 +186,7 @@ func (b *Bed) Start() *os.Process {
 // exec, which would give it a mount namespace of its own.
 func (b *Bed) inside(program string, args ...string) *exec.Cmd {
 	cmd := exec.Command("nsenter", append([]string{"--net=/run/netns/" + b.NS, "--", program}, args...)...)
-	cmd.Env = append(os.Environ(), b.opts.Env...)
+	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(s string) bool { return strings.HasPrefix(s, "STADDLE_") }), b.opts.Env...)
 	return cmd
 }
 

@@ -88,7 +88,12 @@ func (s Sandboxes) Empty() bool {
 func (b *Bed) SandboxRemains() Sandboxes {
 	b.t.Helper()
 	inv := b.inventory()
-	s := Sandboxes{Shims: b.Shims(), Cgroups: inv["cgroups"]}
+	s := Sandboxes{Shims: b.Shims()}
+	for _, g := range inv["cgroups"] {
+		if filepath.Base(g) != "shims" { // belongs to the node, for all shims
+			s.Cgroups = append(s.Cgroups, g)
+		}
+	}
 	for _, m := range inv["mounts"] {
 		if m != b.hostRun() { // the folder of pins is itself a mount
 			s.Mounts = append(s.Mounts, m)

@@ -21,7 +21,7 @@ func Eventually(t T, limit time.Duration, what string, ask func(ctx context.Cont
 		if ok {
 			return
 		}
-		if seen != "" {
+		if seen != "" && ctx.Err() == nil {
 			last = seen
 		}
 		select {

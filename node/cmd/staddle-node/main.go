@@ -34,6 +34,7 @@ var processes = map[string]func() int{
 	"storage":       storage.Main,
 	"storage-agent": storage.AgentMain,
 	"supervisor":    supervisor.Main,
+	"teardown":      sandboxhost.TeardownMain, // a command that ends
 }
 
 // The main thread cannot be thrown away. sandboxhost makes namespaces, and the

@@ -10,6 +10,7 @@ package coordinator
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"path/filepath"
@@ -17,6 +18,7 @@ import (
 
 	coordinatorv1 "staddle.internal/proto/gen/staddle/coordinator/v1"
 
+	"staddle.internal/kit/fault"
 	"staddle.internal/kit/logging"
 	"staddle.internal/kit/process"
 	"staddle.internal/kit/rpc"
@@ -161,12 +163,25 @@ func (s *parts) probe(ctx context.Context, ready func()) error {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
-		if err := etcd.Probe(ctx, s.backend.Client()); err != nil && ctx.Err() == nil {
+		if err := s.look(ctx); err != nil && ctx.Err() == nil {
 			block("the store does not serve: " + err.Error())
 		} else {
 			block("")
 		}
 	}
+}
+
+// look asks the store for its health, and makes room where it can.
+func (s *parts) look(ctx context.Context) error {
+	err := etcd.Probe(ctx, s.backend.Client())
+	if fault.Reason(err) != etcd.ReasonFull {
+		return err
+	}
+	s.Log.Warn("store full", logging.Err(err))
+	if relief := s.backend.Relieve(ctx); relief != nil {
+		return errors.Join(err, relief)
+	}
+	return nil
 }
 
 // identities are those that this machine holds.

@@ -68,6 +68,14 @@ func (o *output) String() string {
 // newRig writes the configuration and starts the process.
 func newRig(t *testing.T) *rig {
 	t.Helper()
+	r := prepare(t, "")
+	r.start()
+	return r
+}
+
+// prepare writes the configuration, with more lines at its end.
+func prepare(t *testing.T, more string) *rig {
+	t.Helper()
 	root, err := os.MkdirTemp("", "co")
 	if err != nil {
 		t.Fatal(err)
@@ -92,16 +100,22 @@ func newRig(t *testing.T) *rig {
 	if err := os.MkdirAll(filepath.Join(root, "etc"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	text := fmt.Sprintf("version: 1\nlisten_address: %s\nbootstrap: {node: n1, nodes: [n2]}\n", r.address)
+	text := fmt.Sprintf("version: 1\nlisten_address: %s\nbootstrap: {node: n1, nodes: [n2]}\n%s", r.address, more)
 	if err := os.WriteFile(filepath.Join(root, "etc", "coordinator.yaml"), []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	r.start()
 	return r
 }
 
 // start runs the process and waits for its listener.
 func (r *rig) start() {
+	r.t.Helper()
+	r.spawn()
+	r.await()
+}
+
+// spawn runs the process.
+func (r *rig) spawn() {
 	r.t.Helper()
 	r.cmd = exec.Command(os.Args[0], "--root", r.root)
 	r.cmd.Env = append(os.Environ(), roleVariable+"=1")
@@ -110,7 +124,13 @@ func (r *rig) start() {
 		r.t.Fatal(err)
 	}
 	r.exited = make(chan error, 1)
-	go func() { r.exited <- r.cmd.Wait() }() // ends with the process, which the cleanup kills
+	cmd, exited := r.cmd, r.exited
+	go func() { exited <- cmd.Wait() }() // ends with the process, which the cleanup kills
+}
+
+// await waits until the API can be connected to.
+func (r *rig) await() {
+	r.t.Helper()
 	end := time.Now().Add(limit)
 	for {
 		conn, err := net.DialTimeout("tcp", r.address, time.Second)

@@ -18,8 +18,9 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 
-	"staddle.internal/kit/fault"
 	"staddle.internal/kit/logging"
 )
 
@@ -56,6 +57,7 @@ type Backend struct {
 	cfg    Config
 	deps   Deps
 	client *clientv3.Client
+	server *embed.Etcd // nil for a cluster elsewhere
 }
 
 // New returns a backend that is not open yet.
@@ -102,7 +104,7 @@ func (b *Backend) runEmbedded(ctx context.Context, ready func()) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	b.client = v3client.New(server.Server)
+	b.client, b.server = v3client.New(server.Server), server
 	ready()
 	select {
 	case <-ctx.Done():
@@ -136,6 +138,12 @@ func (b *Backend) embedConfig() (*embed.Config, error) {
 	return cfg, nil
 }
 
+// redial keeps the wait for an endpoint that comes back short.
+var redial = grpc.ConnectParams{
+	Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second},
+	MinConnectTimeout: 2 * time.Second,
+}
+
 func (b *Backend) runRemote(ctx context.Context, ready func()) error {
 	tls, err := clientTLS(b.cfg)
 	if err != nil {
@@ -146,6 +154,7 @@ func (b *Backend) runRemote(ctx context.Context, ready func()) error {
 		TLS:                  tls,
 		DialKeepAliveTime:    10 * time.Second,
 		DialKeepAliveTimeout: 5 * time.Second,
+		DialOptions:          []grpc.DialOption{grpc.WithConnectParams(redial)},
 		Logger:               zapLogger(b.deps.Log),
 	})
 	if err != nil {
@@ -179,24 +188,6 @@ func (b *Backend) reach(ctx context.Context, client *clientv3.Client) error {
 		case <-ctx.Done():
 		}
 	}
-}
-
-// Probe asks the state a linearised question and for its alarms. It returns nil
-// if it can be read and written.
-func Probe(ctx context.Context, client *clientv3.Client) error {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	if _, err := client.Get(ctx, "probe", clientv3.WithCountOnly()); err != nil {
-		return fault.New(fault.Unavailable, "read etcd: %w", err)
-	}
-	alarms, err := client.AlarmList(ctx)
-	if err != nil {
-		return fault.New(fault.Unavailable, "list alarms of etcd: %w", err)
-	}
-	for _, a := range alarms.Alarms {
-		return fault.New(fault.Unavailable, "etcd has the alarm %s: compact, defragment and disarm it", a.GetAlarm())
-	}
-	return nil
 }
 
 func closeClient(c *clientv3.Client) error {

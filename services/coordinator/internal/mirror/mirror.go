@@ -85,6 +85,7 @@ func (m *Mirror) Run(ctx context.Context, ready func()) error {
 		if ctx.Err() != nil {
 			break
 		}
+		m.doubt()
 		attempt = retry.Next(attempt, time.Since(began))
 		began = time.Now()
 		m.deps.NotReady("reading the store: " + err.Error())
@@ -94,6 +95,14 @@ func (m *Mirror) Run(ctx context.Context, ready func()) error {
 		}
 	}
 	return context.Cause(ctx)
+}
+
+// doubt stops new watches until everything was read again: what is here may be
+// behind by any amount.
+func (m *Mirror) doubt() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.filled = false
 }
 
 func (m *Mirror) follow(ctx context.Context, ready func()) error {

@@ -44,6 +44,8 @@ const (
 	ReasonRevision = "REVISION"
 	// ReasonCompacted means that the asked history is not kept any more.
 	ReasonCompacted = "COMPACTED"
+	// ReasonFull, of Unavailable, means that the store takes no more writes.
+	ReasonFull = "STORE_FULL"
 )
 
 // Store reads and writes records. It has no state but the layout of its keys.
@@ -260,7 +262,7 @@ func asked(what string, err error) error {
 	case errors.Is(err, rpctypes.ErrCompacted), errors.Is(err, rpctypes.ErrFutureRev):
 		return fault.WithReason(fault.New(fault.Conflict, "%s: that revision is not kept: %w", what, err), ReasonCompacted)
 	case errors.Is(err, rpctypes.ErrNoSpace):
-		return fault.WithReason(fault.New(fault.Unavailable, "%s: the store is full: %w", what, err), "STORE_FULL")
+		return fault.WithReason(fault.New(fault.Unavailable, "%s: the store is full: %w", what, err), ReasonFull)
 	case errors.Is(err, rpctypes.ErrTooManyOps), errors.Is(err, rpctypes.ErrRequestTooLarge):
 		return fault.New(fault.Internal, "%s: %w", what, err)
 	}

@@ -3,6 +3,7 @@ package host
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"math/rand/v2"
 	"time"
 
@@ -26,6 +27,9 @@ const (
 	// unclassified is how often a step is tried whose error has no kind that
 	// says that it may help.
 	unclassified = 5
+	// shownAfter is how many questions in a row stay without an answer before
+	// people are told.
+	shownAfter = 3
 	// progressPeriod is how often the progress of a slow step is shown.
 	progressPeriod = time.Second
 )
@@ -37,6 +41,7 @@ var retryPolicy = backoff.Policy{Initial: 200 * time.Millisecond, Cap: 30 * time
 type retryNotes struct {
 	tries int
 	at    time.Duration // not before, on the boot clock
+	blind bool          // it was the question what there is
 }
 
 // errOverruled is the cause of a step that a new wish made pointless.
@@ -55,8 +60,11 @@ func (k *keeper) observe(ctx context.Context) bool {
 		return err
 	})
 	if err != nil {
-		k.troubled(ctx, engine.Action{Step: "observe"}, err)
+		k.unseen(ctx, err)
 		return false
+	}
+	if k.retry.blind {
+		k.retry = retryNotes{}
 	}
 	k.observed, k.fresh = seen, true
 	_ = k.change(forPeople, func(r *sandboxhostv1.SandboxRecord) { mirror(r, seen) }) // not written, cannot fail
@@ -230,6 +238,31 @@ func (k *keeper) report(sentence string) {
 	case k.progress <- sentence:
 	default:
 	}
+}
+
+// unseen is called when nobody could say what there is. That says nothing about
+// the sandbox, so it is shown only when it lasts, and in words that stay the same.
+func (k *keeper) unseen(ctx context.Context, err error) {
+	if k.ended || ctx.Err() != nil {
+		return
+	}
+	k.retry.tries++
+	k.retry.blind = true
+	wait := retryPolicy.Delay(k.retry.tries, rand.Float64())
+	k.retry.at = k.host.deps.Now() + wait
+	level := slog.LevelWarn
+	if errors.Is(err, fault.Unavailable) { // the engine has said so, once for all
+		level = slog.LevelDebug
+	}
+	k.log.Log(ctx, level, "sandbox not observed", logging.Err(err), logging.RetryIn(wait))
+	if k.retry.tries < shownAfter {
+		return
+	}
+	k.show(func(s *resourcev1.SandboxStatus) {
+		if s.GetPhase() < stopping {
+			s.Reason, s.Message = ReasonUnseen, sentences[ReasonUnseen]
+		}
+	})
 }
 
 // troubled decides what a failure means: that the attempt cannot succeed, or that

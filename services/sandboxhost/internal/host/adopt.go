@@ -180,7 +180,7 @@ func restore(
 		startAttempt(r, note.GetAttempt(), note.GetSpecHash(), at)
 	}
 	if r.GetBootId() != boot {
-		rebooted(r, o, boot)
+		rebooted(r, o, boot, at)
 	} else {
 		catchUp(r, o, at)
 	}
@@ -210,20 +210,21 @@ func strayRecord(uid id.Sandbox, boot string, at moment) *sandboxhostv1.SandboxR
 }
 
 // rebooted takes back what does not outlive a boot. All processes are gone, so
-// the attempt ends. An engine that shows a running process is believed.
-func rebooted(r *sandboxhostv1.SandboxRecord, o engine.Observed, boot string) {
+// every attempt ends, also one that had not begun as far as was written down. An
+// engine that shows a running process is believed.
+func rebooted(r *sandboxhostv1.SandboxRecord, o engine.Observed, boot string, at moment) {
+	r.BootId = boot
 	r.NextAtBoottime, r.StopSentBoottime, r.RunningSinceBoottime = nil, nil, nil
 	r.Status.NextAt = nil
 	r.Failures = 0
-	alive := false
 	for _, c := range o.Containers {
-		alive = alive || c.State == engine.Running
+		if c.State == engine.Running {
+			return
+		}
 	}
-	if phase := r.GetStatus().GetPhase(); !alive && phase > pending && phase < stopped && r.GetEnd() == endNone {
-		r.End = endReboot
-	}
-	if alive || r.GetWish().GetManager() != ManagerCluster {
-		r.BootId = boot
+	r.WaitsForCluster = r.GetWish().GetManager() == ManagerCluster
+	if r.GetStatus().GetPhase() < stopping {
+		enter(r, Decision{Phase: stopping, End: endReboot, Reason: ReasonReboot}, sentences[ReasonReboot], at)
 	}
 }
 
@@ -238,11 +239,11 @@ func catchUp(r *sandboxhostv1.SandboxRecord, o engine.Observed, at moment) {
 	}
 	idle := r.GetRemoving() || r.GetWish().GetSpec().GetDesired() != resourcev1.DesiredState_DESIRED_STATE_RUNNING
 	switch {
-	case s.GetPhase() != pending || waiting && !begun || idle && o.Empty():
+	case s.GetPhase() >= starting || waiting && !begun || idle && o.Empty():
 		return
 	case begun || o.Namespaces:
 		enter(r, Decision{Phase: starting}, "", at)
-	default:
+	case s.GetPhase() < preparing:
 		enter(r, Decision{Phase: preparing}, "", at)
 	}
 }

@@ -176,10 +176,15 @@ func (h *Host) States() *watch.Hub[id.Sandbox, *sandboxhostv1.SandboxState] { re
 func (h *Host) Look(uid id.Sandbox) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if k := h.keepers[uid]; k != nil {
+		k.hint()
+		return
+	}
+	if uid != "" {
+		return
+	}
 	for _, k := range h.keepers {
-		if uid == "" || k.uid == uid {
-			k.hint()
-		}
+		k.hint()
 	}
 }
 

@@ -385,7 +385,7 @@ func TestHost_EngineAway(t *testing.T) {
 		n.awaitPhase(w.GetUid(), running, 1)
 		n.engine.Deafen(fault.New(fault.Unavailable, "connection refused"))
 		n.host.Look("")
-		n.await(w.GetUid(), "retrying", func(s state) bool { return s.GetStatus().GetReason() == host.ReasonRetrying })
+		n.await(w.GetUid(), "unseen", func(s state) bool { return s.GetStatus().GetReason() == host.ReasonUnseen })
 		n.engine.Deafen(nil)
 		n.await(w.GetUid(), "calm", func(s state) bool {
 			return s.GetStatus().GetReason() == "" && s.GetStatus().GetPhase() == running
@@ -523,8 +523,8 @@ func TestHost_Reboot(t *testing.T) {
 		within     time.Duration // runs again; 0 means held
 		notBefore  time.Duration
 	}{
-		{"local starts at once", host.ManagerLocal, nil, false, time.Second, 0},
-		{"named by the cluster", host.ManagerCluster, stopAfter, true, time.Second, 0},
+		{"local starts at once", host.ManagerLocal, nil, false, 100 * time.Millisecond, 0},
+		{"named by the cluster", host.ManagerCluster, stopAfter, true, 100 * time.Millisecond, 0},
 		{"kept without contact", host.ManagerCluster, nil, false, 16 * time.Second, 15 * time.Second},
 		{"held without contact", host.ManagerCluster, stopAfter, false, 0, 0},
 	}
@@ -558,6 +558,65 @@ func TestHost_Reboot(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Work that must not run twice runs after a reboot only if it had not begun.
+func TestHost_RebootNever(t *testing.T) {
+	for _, begun := range []bool{true, false} {
+		t.Run(fmt.Sprintf("begun %v", begun), func(t *testing.T) {
+			inBubble(t, func(n *node) {
+				w := wishFor(host.ManagerLocal, "sleep")
+				w.Spec.RestartPolicy = resourcev1.RestartPolicy_RESTART_POLICY_NEVER
+				reached := make(chan struct{})
+				n.engine.Before = func(ctx context.Context, _ id.Sandbox, a engine.Action) error {
+					if begun || a.Step != engine.StepStart {
+						return nil
+					}
+					close(reached)
+					<-ctx.Done()
+					return ctx.Err()
+				}
+				n.ensure(w)
+				if begun {
+					n.awaitPhase(w.GetUid(), running, 1)
+				} else {
+					<-reached
+				}
+				n.reboot()
+				n.engine.Before = nil
+				n.start()
+				if begun {
+					n.awaitPhase(w.GetUid(), failed, 1)
+				} else {
+					n.awaitPhase(w.GetUid(), running, 2)
+				}
+				n.startedOnce()
+			})
+		})
+	}
+}
+
+// A mailbox that is full says so at once.
+func TestHost_BusyKeeper(t *testing.T) {
+	inBubble(t, func(n *node) {
+		w := wishFor(host.ManagerLocal, "sleep")
+		n.ensure(w)
+		n.awaitPhase(w.GetUid(), running, 1)
+		ctx, cancel := context.WithCancel(context.Background())
+		answers := make(chan error, 1000)
+		for range cap(answers) {
+			go func() { // all answers are read below
+				_, err := n.host.Ensure(ctx, w)
+				answers <- err
+			}()
+		}
+		for range cap(answers) {
+			if err := <-answers; err != nil && !errors.Is(err, fault.Unavailable) {
+				n.t.Errorf("got %v, want success or Unavailable", err)
+			}
+		}
+		cancel()
+	})
 }
 
 func TestHost_Disconnect(t *testing.T) {

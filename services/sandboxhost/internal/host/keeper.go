@@ -134,6 +134,9 @@ func (k *keeper) wait(ctx context.Context, limit time.Duration) {
 		k.read(l)
 	case <-k.look:
 		k.fresh = false
+		if k.retry.blind { // somebody can see again
+			k.retry.at = 0
+		}
 	case <-timer.C:
 		if k.rec == nil { // the first wish never came
 			k.ended = true
@@ -215,7 +218,7 @@ func (k *keeper) cutOff(now time.Duration) bool {
 // waitsForCluster is true while an attempt may not begin since the machine was
 // started anew and the cluster has not named the sandbox since.
 func (k *keeper) waitsForCluster() bool {
-	return k.rec.GetWish().GetManager() == ManagerCluster && k.rec.GetBootId() != k.host.cfg.BootID
+	return k.rec.GetWaitsForCluster()
 }
 
 // unhold lets a sandbox start after a reboot when there was no contact with the
@@ -225,7 +228,7 @@ func (k *keeper) unhold(now time.Duration) error {
 	if !k.waitsForCluster() || !keep || now < k.host.lastContact()+k.host.cfg.BootHold {
 		return nil
 	}
-	return k.change(durable, func(r *sandboxhostv1.SandboxRecord) { r.BootId = k.host.cfg.BootID })
+	return k.change(durable, func(r *sandboxhostv1.SandboxRecord) { r.WaitsForCluster = false })
 }
 
 // hold is the reason why an attempt may not begin.
@@ -267,7 +270,7 @@ func (k *keeper) explain(reason string) {
 
 func transient(reason string) bool {
 	switch reason {
-	case ReasonRetrying, ReasonUnreadable, ReasonWaitingForCluster, ReasonWaitingForDisk:
+	case ReasonRetrying, ReasonUnseen, ReasonUnreadable, ReasonWaitingForCluster, ReasonWaitingForDisk:
 		return true
 	}
 	return false

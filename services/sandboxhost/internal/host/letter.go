@@ -89,7 +89,7 @@ func (k *keeper) ensure(wish *sandboxhostv1.Wish, hash string) error {
 		return err
 	}
 	err = k.change(durable, func(r *sandboxhostv1.SandboxRecord) {
-		r.BootId = k.host.cfg.BootID // named in this boot
+		r.WaitsForCluster = false // it is named
 		if changed {
 			accept(r, wish, hash, at)
 		}

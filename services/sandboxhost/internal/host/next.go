@@ -128,8 +128,6 @@ func (in Input) mustEnd() (sandboxhostv1.AttemptEnd, string) {
 		return endAsked, ReasonStopped
 	case in.CutOff:
 		return endAsked, ReasonDisconnected
-	case in.Record.GetEnd() != endNone: // noted at adoption: the machine was started anew
-		return in.Record.GetEnd(), ReasonReboot
 	case in.Record.GetAttemptSpecHash() != in.SpecHash:
 		return endReplaced, ReasonReplaced
 	case in.Failed:

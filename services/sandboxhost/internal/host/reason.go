@@ -31,6 +31,8 @@ const (
 	ReasonBackoff = "BACK_OFF"
 	// ReasonRetrying: a step failed and is tried again; the message has the cause.
 	ReasonRetrying = "RETRYING"
+	// ReasonUnseen: the runtime cannot be asked; the status is as it was seen last.
+	ReasonUnseen = "RUNTIME_UNAVAILABLE"
 	// ReasonWaitingForCluster: after a reboot, waits to be named by the cluster.
 	ReasonWaitingForCluster = "WAITING_FOR_CLUSTER"
 	// ReasonWaitingForDisk: waits for a disk that it mounts.
@@ -46,6 +48,7 @@ var sentences = map[string]string{
 	ReasonReplaced:          "the spec was changed",
 	ReasonReboot:            "the node was started anew",
 	ReasonNamespacesLost:    "the namespaces of the sandbox went away",
+	ReasonUnseen:            "the container runtime cannot be asked; this is what was seen last",
 	ReasonWaitingForCluster: "the node was started anew; waiting until the cluster names this sandbox again",
 	ReasonWaitingForDisk:    "waiting for the disks that it mounts to be granted",
 }

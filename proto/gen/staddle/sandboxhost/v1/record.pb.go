@@ -206,8 +206,11 @@ type SandboxRecord struct {
 	End AttemptEnd `protobuf:"varint,9,opt,name=end,proto3,enum=staddle.sandboxhost.v1.AttemptEnd" json:"end,omitempty"`
 	// When all containers had been started, as time since boot. Unset before.
 	RunningSinceBoottime *durationpb.Duration `protobuf:"bytes,10,opt,name=running_since_boottime,json=runningSinceBoottime,proto3" json:"running_since_boottime,omitempty"`
-	unknownFields        protoimpl.UnknownFields
-	sizeCache            protoimpl.SizeCache
+	// True from a reboot on until the cluster has named the sandbox again, or
+	// was away for so long that it need not. Nothing starts meanwhile.
+	WaitsForCluster bool `protobuf:"varint,11,opt,name=waits_for_cluster,json=waitsForCluster,proto3" json:"waits_for_cluster,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *SandboxRecord) Reset() {
@@ -308,6 +311,13 @@ func (x *SandboxRecord) GetRunningSinceBoottime() *durationpb.Duration {
 		return x.RunningSinceBoottime
 	}
 	return nil
+}
+
+func (x *SandboxRecord) GetWaitsForCluster() bool {
+	if x != nil {
+		return x.WaitsForCluster
+	}
+	return false
 }
 
 // Tombstone says that a uid was removed and is not accepted again.
@@ -462,7 +472,7 @@ const file_staddle_sandboxhost_v1_record_proto_rawDesc = "" +
 	"generation\x124\n" +
 	"\x04spec\x18\x05 \x01(\v2 .staddle.resource.v1.SandboxSpecR\x04spec\x12;\n" +
 	"\vaccepted_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"acceptedAt\"\x8f\x04\n" +
+	"acceptedAt\"\xbb\x04\n" +
 	"\rSandboxRecord\x120\n" +
 	"\x04wish\x18\x01 \x01(\v2\x1c.staddle.sandboxhost.v1.WishR\x04wish\x12\x1a\n" +
 	"\bremoving\x18\x02 \x01(\bR\bremoving\x12:\n" +
@@ -474,7 +484,8 @@ const file_staddle_sandboxhost_v1_record_proto_rawDesc = "" +
 	"\x11attempt_spec_hash\x18\b \x01(\tR\x0fattemptSpecHash\x124\n" +
 	"\x03end\x18\t \x01(\x0e2\".staddle.sandboxhost.v1.AttemptEndR\x03end\x12O\n" +
 	"\x16running_since_boottime\x18\n" +
-	" \x01(\v2\x19.google.protobuf.DurationR\x14runningSinceBoottime\"`\n" +
+	" \x01(\v2\x19.google.protobuf.DurationR\x14runningSinceBoottime\x12*\n" +
+	"\x11waits_for_cluster\x18\v \x01(\bR\x0fwaitsForCluster\"`\n" +
 	"\tTombstone\x129\n" +
 	"\n" +
 	"removed_at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\tremovedAt\x12\x18\n" +

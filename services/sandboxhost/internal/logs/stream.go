@@ -193,6 +193,13 @@ func (st *stream) draining() bool {
 	return st.pipe != nil
 }
 
+// stopped says whether the drain of this pipe was told to stop.
+func (st *stream) stopped(pipe *os.File) bool {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return st.pipe != pipe
+}
+
 func (st *stream) releaseGuard() error {
 	st.mu.Lock()
 	guard := st.guard

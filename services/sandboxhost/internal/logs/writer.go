@@ -50,11 +50,11 @@ type writer struct {
 
 func newWriter(st *stream) *writer { return &writer{st: st} }
 
-// copyAll moves everything until the pipe ends (true) or is closed (false).
+// copyAll moves everything until the pipe ends (true) or the drain is stopped (false).
 func (w *writer) copyAll(pipe *os.File) bool {
 	for {
 		n, err := w.step(pipe)
-		if errors.Is(err, os.ErrClosed) {
+		if err != nil && w.st.stopped(pipe) {
 			return false
 		}
 		if err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/containerd/containerd/api/services/tasks/v1"
 	"github.com/containerd/containerd/api/types"
@@ -169,7 +170,7 @@ func (e *Engine) start(ctx context.Context, containerID string) error {
 	if c == nil {
 		return fault.New(fault.Conflict, "start container %s: it was not created", containerID)
 	}
-	_, err := e.client.SandboxStore().Create(ctx, sandbox.Sandbox{
+	record, err := e.client.SandboxStore().Create(ctx, sandbox.Sandbox{
 		ID: containerID, Sandboxer: "shim", Runtime: sandbox.RuntimeOpts{Name: runtimeName},
 		Labels: map[string]string{labelSandbox: string(c.uid)},
 	})
@@ -180,7 +181,7 @@ func (e *Engine) start(ctx context.Context, containerID string) error {
 		return e.notStarted(ctx, c, err)
 	}
 	e.mu.Lock()
-	c.startedAt = now()
+	c.startedAt = record.CreatedAt // zero if an earlier try wrote it: it is asked for then
 	e.mu.Unlock()
 	return e.logs.Started(c.uid, c.note.GetContainer(), c.note.GetAttempt())
 }
@@ -195,7 +196,8 @@ func (e *Engine) notStarted(ctx context.Context, c *container, cause error) erro
 		}
 		return unavailable("start container "+c.id, errors.Join(cause, err))
 	}
-	if startedStates[res.GetProcess().GetStatus()] && errdefs.IsFailedPrecondition(errgrpc.ToNative(cause)) {
+	// "cannot start a running process", or "a stopped" one: it was done before.
+	if startedStates[res.GetProcess().GetStatus()] && strings.Contains(cause.Error(), "cannot start a ") {
 		return e.logs.Started(c.uid, c.note.GetContainer(), c.note.GetAttempt())
 	}
 	return refused("start container "+c.id, cause)

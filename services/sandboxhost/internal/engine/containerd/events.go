@@ -36,7 +36,7 @@ type subscription struct {
 // containerd says nothing when it begins, so we send events of our own until one
 // comes back.
 func (e *Engine) subscribe(ctx context.Context) (subscription, error) {
-	filter := func(topic string) string { return "namespace==" + e.cfg.Namespace + ",topic==" + topic }
+	filter := func(topic string) string { return fmt.Sprintf("namespace==%q,topic==%q", e.cfg.Namespace, topic) }
 	var s subscription
 	s.events, s.errs = e.client.EventService().Subscribe(ctx,
 		filter("/tasks/exit"), filter("/tasks/oom"), filter("/tasks/delete"), filter(proofTopic))

@@ -42,7 +42,7 @@ func (e *Engine) remove(ctx context.Context, containerID string) error {
 	if c == nil {
 		return nil
 	}
-	if err := e.refuseRunning(ctx, c); err != nil {
+	if err := e.endUnstarted(ctx, c); err != nil {
 		return err
 	}
 	if c.note != nil {
@@ -75,8 +75,9 @@ func (e *Engine) remove(ctx context.Context, containerID string) error {
 	return nil
 }
 
-// refuseRunning protects a container whose process lives.
-func (e *Engine) refuseRunning(ctx context.Context, c *container) error {
+// endUnstarted ends a task that waits for its start, which would hold its output
+// open, and protects one whose process lives.
+func (e *Engine) endUnstarted(ctx context.Context, c *container) error {
 	res, err := e.client.TaskService().Get(ctx, &tasks.GetRequest{ContainerID: c.id})
 	if err != nil {
 		err = errgrpc.ToNative(err)
@@ -86,7 +87,17 @@ func (e *Engine) refuseRunning(ctx context.Context, c *container) error {
 		return unavailable("ask for task of container "+c.id, err)
 	}
 	switch s := res.GetProcess().GetStatus(); s {
-	case task.Status_STOPPED, task.Status_CREATED:
+	case task.Status_STOPPED:
+		return nil
+	case task.Status_CREATED:
+		if err := e.signal(ctx, c.id, syscall.SIGKILL); err != nil {
+			return err
+		}
+		ctx, cancel := context.WithTimeout(ctx, questionLimit)
+		defer cancel()
+		if _, err := e.client.TaskService().Wait(ctx, &tasks.WaitRequest{ContainerID: c.id}); err != nil {
+			return unavailable("end task of container "+c.id, errgrpc.ToNative(err))
+		}
 		return nil
 	case task.Status_RUNNING, task.Status_PAUSED, task.Status_PAUSING:
 		return fault.New(fault.Conflict, "remove container %s: it runs; end it first", c.id)

@@ -226,6 +226,17 @@ func (b *bench) await(a engine.Attempt, what string, is func(engine.Observed) bo
 	}
 }
 
+// terminate sends SIGTERM until the container called name has ended: the kernel
+// drops one that comes before the first process of a pid namespace asks for it.
+func (b *bench) terminate(a engine.Attempt, name string) engine.Exit {
+	b.t.Helper()
+	b.await(a, "ended", func(o engine.Observed) bool {
+		b.signal(a, name, syscall.SIGTERM)
+		return stateOf(o, containerID(a, name)) == engine.Exited
+	})
+	return b.awaitExit(a, name)
+}
+
 // awaitExit waits until the container called name has ended.
 func (b *bench) awaitExit(a engine.Attempt, name string) engine.Exit {
 	b.t.Helper()

@@ -1,0 +1,118 @@
+package containerd
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"path/filepath"
+	"strconv"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"staddle.internal/kit/config"
+	"staddle.internal/kit/fdstore"
+	"staddle.internal/services/sandboxhost/internal/engine"
+	"staddle.internal/services/sandboxhost/internal/engine/enginetest"
+	"staddle.internal/services/sandboxhost/internal/testimage"
+	"staddle.internal/services/sandboxhost/internal/testruntime"
+)
+
+// waitLimit bounds every wait of these tests.
+const waitLimit = 30 * time.Second
+
+// node is one node for a test: a containerd, and an engine that can be ended and
+// begun again.
+type node struct {
+	*testruntime.Runtime
+
+	cfg    Config
+	engine *Engine
+	end    func()
+}
+
+// bridges numbers the bridges of this test process.
+var bridges atomic.Uint32
+
+func newNode(t *testing.T) *node {
+	t.Helper()
+	r := testruntime.Start(t)
+	n := bridges.Add(1)
+	name := "sdt" + strconv.Itoa(syscall.Getpid()%100000) + "-" + strconv.Itoa(int(n))
+	cfg := Config{
+		Address: r.Address, Namespace: testruntime.Namespace, Paths: config.Paths{Root: filepath.Join(r.Dir, "n")},
+		CgroupParent: "sdtest/" + filepath.Base(r.Dir), LogMaxSize: 8 << 20, AllowHostNetwork: true,
+		Network: config.Network{Bridge: name, Subnet: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 201, byte(n), 0}), 24)},
+	}
+	h := &node{Runtime: r, cfg: cfg}
+	h.begin(t)
+	t.Cleanup(func() { h.tearDown(t) })
+	return h
+}
+
+// begin starts an engine and waits until it is ready.
+func (n *node) begin(t *testing.T) *Engine {
+	t.Helper()
+	e := New(n.cfg, Deps{Log: slog.New(slog.NewTextHandler(t.Output(), nil)), FDs: &fdstore.Store{}})
+	ctx, cancel := context.WithCancel(context.Background())
+	ready, done := make(chan struct{}), make(chan error, 1)
+	go func() { done <- e.Run(ctx, func() { close(ready) }) }()
+	select {
+	case <-ready:
+	case err := <-done:
+		t.Fatalf("engine ended: %v", err)
+	case <-time.After(waitLimit):
+		t.Fatal("engine is not ready")
+	}
+	n.engine = e
+	n.end = func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("engine ended: %v", err)
+		}
+		n.end = func() {}
+	}
+	return e
+}
+
+// tearDown removes all that belongs to the node, which must work once its
+// sandboxes are gone.
+func (n *node) tearDown(t *testing.T) {
+	n.end()
+	e := New(n.cfg, Deps{Log: slog.New(slog.DiscardHandler), FDs: &fdstore.Store{}})
+	if err := e.Teardown(context.Background()); err != nil {
+		t.Errorf("tear down: %v", err)
+	}
+}
+
+func TestEngine_Conformance(t *testing.T) {
+	host := testimage.Serve(t)
+	img := testimage.New(t)
+	ref := host + "/test/prog:1"
+	testimage.Push(t, ref, img)
+	fixture := enginetest.Fixture{
+		Image: ref, Missing: host + "/test/none:1",
+		Sleep:      []string{testimage.Program, "sleep"},
+		IgnoreTerm: []string{testimage.Program, "ignore-term"},
+		Exit:       func(code int) []string { return []string{testimage.Program, "exit", strconv.Itoa(code)} },
+		Absent:     []string{"/no/such/program"},
+		Network:    true,
+	}
+	enginetest.Run(t, fixture, func(t *testing.T) *enginetest.Control {
+		n := newNode(t)
+		return &enginetest.Control{
+			Engine: n.engine,
+			Restart: func(t *testing.T, meanwhile func()) engine.Engine {
+				n.end()
+				meanwhile()
+				return n.begin(t)
+			},
+			End: func(t *testing.T, c engine.Container, signal syscall.Signal) {
+				if err := syscall.Kill(int(c.PID), signal); err != nil {
+					t.Fatal(err)
+				}
+			},
+		}
+	})
+}

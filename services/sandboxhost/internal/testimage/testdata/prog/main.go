@@ -1,0 +1,133 @@
+// Command prog is what the test images run: each mode does one thing that a test
+// needs to see.
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"net"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+func main() {
+	if len(os.Args) < 2 {
+		os.Args = append(os.Args, "sleep")
+	}
+	switch arg := argument(2); os.Args[1] {
+	case "sleep": // until SIGTERM
+		wait(syscall.SIGTERM)
+	case "ignore-term": // until SIGKILL
+		signal.Ignore(syscall.SIGTERM)
+		wait(syscall.SIGUSR1)
+	case "exit":
+		os.Exit(number(arg))
+	case "print": // N numbered lines, then wait
+		print(number(arg))
+		wait(syscall.SIGTERM)
+	case "print-exit": // N numbered lines, then the end
+		print(number(arg))
+	case "exit-after": // milliseconds, then code
+		time.Sleep(time.Duration(number(arg)) * time.Millisecond)
+		os.Exit(number(argument(3)))
+	case "show": // what it sees
+		show()
+		wait(syscall.SIGTERM)
+	case "eat": // memory until it is killed
+		eat()
+	case "connect": // to an address, then the end
+		conn, err := net.DialTimeout("tcp", arg, 5*time.Second)
+		check(err)
+		_, err = fmt.Fprintln(conn, "hello")
+		check(err)
+		fmt.Println("connected from", conn.LocalAddr())
+	default:
+		fmt.Fprintln(os.Stderr, "no such mode:", os.Args[1])
+		os.Exit(2)
+	}
+}
+
+func argument(i int) string {
+	if i < len(os.Args) {
+		return os.Args[i]
+	}
+	return ""
+}
+
+func number(s string) int {
+	n, err := strconv.Atoi(s)
+	check(err)
+	return n
+}
+
+func wait(signals ...os.Signal) {
+	c := make(chan os.Signal, 1)
+	signal.Notify(c, signals...)
+	<-c
+}
+
+func print(n int) {
+	out, errs := bufio.NewWriter(os.Stdout), bufio.NewWriter(os.Stderr)
+	for i := range n {
+		fmt.Fprintf(out, "line %d\n", i)
+		if i%10 == 0 {
+			fmt.Fprintf(errs, "error %d\n", i)
+		}
+	}
+	check(out.Flush())
+	check(errs.Flush())
+}
+
+func show() {
+	host, err := os.Hostname()
+	check(err)
+	dir, err := os.Getwd()
+	check(err)
+	fmt.Printf("hostname=%s\nuid=%d\ngid=%d\ncwd=%s\nargs=%s\n", host, os.Getuid(), os.Getgid(), dir, strings.Join(os.Args, " "))
+	for _, e := range os.Environ() {
+		fmt.Println("env:" + e)
+	}
+	for _, file := range []string{"/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/proc/self/status", "/proc/self/cgroup"} {
+		raw, err := os.ReadFile(file)
+		check(err)
+		for line := range strings.Lines(string(raw)) {
+			fmt.Printf("%s:%s\n", file, strings.TrimSpace(line))
+		}
+	}
+	addrs, err := net.InterfaceAddrs()
+	check(err)
+	for _, a := range addrs {
+		fmt.Println("addr:" + a.String())
+	}
+	fds, err := os.ReadDir("/proc/self/fd")
+	check(err)
+	for _, fd := range fds {
+		target, err := os.Readlink("/proc/self/fd/" + fd.Name())
+		if err == nil {
+			fmt.Println("fd:" + fd.Name() + ":" + target)
+		}
+	}
+	fmt.Println("end")
+}
+
+func eat() {
+	var all [][]byte
+	for {
+		b := make([]byte, 1<<20)
+		for i := range b {
+			b[i] = byte(i)
+		}
+		all = append(all, b)
+	}
+}
+
+func check(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(3)
+	}
+}

@@ -40,16 +40,14 @@ func phase(b *bed.Bed, name string) string {
 		return strings.TrimSpace(r.Stderr)
 	}
 	var record struct {
-		Sandbox struct {
-			Status struct {
-				Phase string `json:"phase"`
-			} `json:"status"`
-		} `json:"sandbox"`
+		Status struct {
+			Phase string `json:"phase"`
+		} `json:"status"`
 	}
 	if err := json.Unmarshal([]byte(r.Stdout), &record); err != nil {
 		return err.Error() + ": " + r.Stdout
 	}
-	return record.Sandbox.Status.Phase
+	return record.Status.Phase
 }
 
 func awaitPhase(t *testing.T, b *bed.Bed, name, want string) {

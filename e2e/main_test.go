@@ -101,16 +101,18 @@ func ensure(t *testing.T, b *bed.Bed, name string, s *resourcev1.SandboxSpec) st
 	return uid
 }
 
-// remove ends a local wish, waits until it is torn down, and forgets it.
-func remove(t *testing.T, b *bed.Bed, uid string) {
+// remove ends a local wish, waits until it is torn down, forgets it, and returns
+// its last status.
+func remove(t *testing.T, b *bed.Bed, uid string) *resourcev1.SandboxStatus {
 	t.Helper()
 	if _, err := b.Host().RemoveSandbox(t.Context(), &sandboxhostv1.RemoveSandboxRequest{Uid: uid, Manager: "local"}); err != nil {
 		t.Fatal(err)
 	}
-	await(t, b, uid, "torn down", func(s *resourcev1.SandboxStatus) bool { return s.GetTornDownAt() != nil })
+	last := await(t, b, uid, "torn down", func(s *resourcev1.SandboxStatus) bool { return s.GetTornDownAt() != nil })
 	if _, err := b.Host().ForgetSandbox(t.Context(), &sandboxhostv1.ForgetSandboxRequest{Uid: uid, Manager: "local"}); err != nil {
 		t.Fatal(err)
 	}
+	return last
 }
 
 // await waits until the status of a sandbox is as wanted and returns it.

@@ -90,7 +90,11 @@ func TestNode_ExitsAreTold(t *testing.T) {
 		s.TerminationGracePeriod = seconds(1)
 		uid := ensure(t, b, "deaf", s)
 		await(t, b, uid, "running", running)
-		remove(t, b, uid)
+		bed.Eventually(t, waitLong, "it ignores the signal", outputIs(t, b, uid, "c", 1, "deaf\n"))
+		got := remove(t, b, uid)
+		if exit := got.GetExits()[0]; exit.GetCode() != 137 || exit.GetSignal() != 9 {
+			t.Errorf("got exit %v, want one by force", exit)
+		}
 	})
 	settled(t, b)
 }

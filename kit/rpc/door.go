@@ -8,6 +8,8 @@ import (
 
 	"google.golang.org/grpc"
 
+	optionsv1 "staddle.internal/proto/gen/staddle/options/v1"
+
 	"staddle.internal/kit/fault"
 	"staddle.internal/kit/logging"
 )
@@ -88,11 +90,12 @@ func (s *Server) admit(ctx context.Context, fullMethod string) (Identity, error)
 	return id, nil
 }
 
-// log writes the one line of a call: changes at Info, refusals at Warn, questions
+// log writes the one line of a call: changes by people, and those that failed, at
+// Info, refusals at Warn, questions and what processes tell each other all the time
 // at Debug.
 func (s *Server) log(ctx context.Context, fullMethod string, id Identity, begin time.Time, err error) {
 	level := slog.LevelInfo
-	if s.methods[fullMethod].readOnly {
+	if s.methods[fullMethod].readOnly || err == nil && id.Role != optionsv1.Role_ROLE_OPERATOR {
 		level = slog.LevelDebug
 	}
 	if errors.Is(err, fault.Denied) {

@@ -115,9 +115,9 @@ func makeFolders(p *process.Process, s child.Spec) error {
 		_, err := cfg.Write()
 		return err
 	}
-	dirs := map[string]os.FileMode{p.Paths.Var(s.Name): 0o700}
-	if s.Name == "sandboxhost" || s.Name == "storage" { // they keep namespaces and mounts there
-		dirs[filepath.Join(p.Paths.Run(), s.Name)] = 0o711
+	dirs := map[string]os.FileMode{
+		p.Paths.Var(s.Name):                  0o700,
+		filepath.Join(p.Paths.Run(), s.Name): 0o711, // namespaces, mounts, what ends with the boot
 	}
 	if s.Name == coordinator { // it makes the identities of the machine there at its first start
 		dirs[filepath.Join(p.Paths.Etc(), "pki")] = 0o755

@@ -39,7 +39,7 @@ func main() {
 	case "deaf":
 		signal.Ignore(syscall.SIGTERM)
 		fmt.Println("deaf")
-		select {}
+		forever()
 	case "exit":
 		if len(args) > 1 {
 			time.Sleep(duration(args[1]))
@@ -48,7 +48,7 @@ func main() {
 	case "die":
 		signal.Reset()
 		must(syscall.Kill(os.Getpid(), syscall.Signal(number(args, 0))))
-		select {}
+		forever()
 	case "count":
 		count(duration(args[0]))
 	case "lines":
@@ -82,6 +82,13 @@ func stay() {
 	signal.Notify(stop, syscall.SIGTERM)
 	<-stop
 	os.Exit(0)
+}
+
+// forever never returns. An empty select would be taken for a deadlock.
+func forever() {
+	for {
+		time.Sleep(time.Hour)
+	}
 }
 
 func count(every time.Duration) {

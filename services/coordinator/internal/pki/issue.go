@@ -91,7 +91,8 @@ func (a *Authority) makeCA(key *ecdsa.PrivateKey, file string, now time.Time) (p
 }
 
 // leaf reads a certificate, and issues it where it is missing, ends soon or says
-// too little. The key stays.
+// too little. The key stays; one that was given to another user cannot be read by
+// us any more, and its certificate alone says what it is.
 func (a *Authority) leaf(ca pair, spec leafSpec, now time.Time) (pair, error) {
 	certFile, keyFile := a.path(spec.file, ".crt"), a.path(spec.file, ".key")
 	cert, certErr := readCertificate(certFile)
@@ -105,6 +106,8 @@ func (a *Authority) leaf(ca pair, spec leafSpec, now time.Time) (pair, error) {
 		if err != nil || stays {
 			return pair{cert, key}, err
 		}
+	case certErr == nil && errors.Is(keyErr, os.ErrPermission) && spec.owner != os.Geteuid():
+		return a.renew(cert, ca, spec, now)
 	case certErr == nil && errors.Is(keyErr, os.ErrNotExist):
 		return pair{}, fmt.Errorf("read certificate: %s is there and its key %s is not: put it back, or remove the certificate too", certFile, keyFile)
 	case certErr != nil && !errors.Is(certErr, os.ErrNotExist):
@@ -127,6 +130,24 @@ func (a *Authority) leaf(ca pair, spec leafSpec, now time.Time) (pair, error) {
 	}
 	a.deps.Log.Info("certificate issued", logging.Path(certFile))
 	return pair{cert, key}, nil
+}
+
+// renew issues a certificate again, for the same key, where it does not serve on.
+func (a *Authority) renew(cert *x509.Certificate, ca pair, spec leafSpec, now time.Time) (pair, error) {
+	file := a.path(spec.file, ".crt")
+	stays, err := usable(cert, ca, spec, file, now)
+	if err != nil || stays {
+		return pair{cert: cert}, err
+	}
+	public, ok := cert.PublicKey.(*ecdsa.PublicKey)
+	if !ok || ca.key == nil {
+		return pair{}, fmt.Errorf("issue %s: it cannot be renewed here: remove it and its key to get another", file)
+	}
+	if cert, err = sign(template(spec, now), ca.cert, public, ca.key, file, spec.owner); err != nil {
+		return pair{}, err
+	}
+	a.deps.Log.Info("certificate issued", logging.Path(file))
+	return pair{cert: cert}, nil
 }
 
 // usable reports whether a certificate serves on as it is. One of another CA or

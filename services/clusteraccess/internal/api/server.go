@@ -8,6 +8,7 @@ package api
 import (
 	"context"
 	"encoding/base64"
+	"errors"
 	"time"
 
 	"google.golang.org/grpc"
@@ -68,13 +69,24 @@ type Server struct {
 // New returns the service.
 func New(deps Deps) *Server { return &Server{deps: deps} }
 
-// GetResource asks the coordinator.
+// GetResource asks the coordinator. Its NotFound makes things go away, so it is
+// passed on only if the mirror was live all the while: then it is the word of the
+// history that the mirror shows, and not of one that nobody has judged yet.
 func (s *Server) GetResource(ctx context.Context, req *clusteraccessv1.GetResourceRequest) (*clusteraccessv1.GetResourceResponse, error) {
+	before := s.deps.Mirror.State()
 	record, err := s.deps.Coordinator.Resource(ctx, req.GetKind(), req.GetUid())
+	if errors.Is(err, fault.NotFound) && !liveThroughout(before, s.deps.Mirror.State()) {
+		return nil, fault.New(fault.Unavailable, "get record %s: the link was not up throughout", req.GetUid())
+	}
 	if err != nil {
 		return nil, err
 	}
 	return &clusteraccessv1.GetResourceResponse{Resource: record}, nil
+}
+
+func liveThroughout(before, after *clusteraccessv1.MirrorState) bool {
+	return before.GetLive() && after.GetLive() && before.GetIncarnation() == after.GetIncarnation() &&
+		before.GetSince().AsTime().Equal(after.GetSince().AsTime())
 }
 
 // ListResources answers from the mirror.

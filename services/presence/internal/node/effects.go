@@ -24,10 +24,7 @@ const (
 	withdrawTimeout = 2 * time.Second
 )
 
-var (
-	watchAgain = backoff.Policy{Initial: 20 * time.Millisecond, Cap: time.Second, Stable: 10 * time.Second}
-	renewAgain = backoff.Policy{Initial: 200 * time.Millisecond, Cap: 2 * time.Second}
-)
+var watchAgain = backoff.Policy{Initial: 20 * time.Millisecond, Cap: time.Second, Stable: 10 * time.Second}
 
 // announce tells whoever watches, and the log when READY changes.
 func (n *Node) announce(s *state, conditions []*resourcev1.Condition) {
@@ -99,6 +96,7 @@ func (n *Node) report(ctx context.Context, s *state, status *resourcev1.NodeStat
 // keepSession renews the session until ctx ends, beginning with the one of the
 // last life.
 func (n *Node) keepSession(ctx context.Context, id int64) {
+	again := backoff.Policy{Initial: 200 * time.Millisecond, Cap: n.cfg.TTL / 3} // a link that is made cuts it short
 	for attempt := 0; ctx.Err() == nil; {
 		sentAt := boottime.Now()
 		call, cancel := context.WithTimeout(ctx, min(renewTimeout, n.cfg.TTL/2))
@@ -110,7 +108,7 @@ func (n *Node) keepSession(ctx context.Context, id int64) {
 			n.send(ctx, func(s *state) { n.renewed(s, session, sentAt) })
 		} else {
 			attempt++
-			wait = min(wait, renewAgain.Delay(attempt, rand.Float64()))
+			wait = min(wait, again.Delay(attempt, rand.Float64()))
 			n.send(ctx, func(s *state) { n.notRenewed(s, err) })
 		}
 		timer := time.NewTimer(wait)

@@ -52,7 +52,10 @@ func (s session) open(now time.Duration) bool {
 }
 
 func newState(cfg Config, deps Deps, notes *notes, now time.Time) (*state, error) {
-	s := &state{cfg: cfg, notes: notes, link: condition.Track(typeLink, now), addresses: addresses(cfg.Bridge)}
+	s := &state{
+		cfg: cfg, notes: notes, ready: resourcev1.ConditionState_CONDITION_STATE_UNKNOWN,
+		link: condition.Track(typeLink, now), addresses: addresses(cfg.Bridge),
+	}
 	for _, r := range deps.Required {
 		s.types = append(s.types, r.Type)
 		s.required = append(s.required, condition.Track(r.Type, now))

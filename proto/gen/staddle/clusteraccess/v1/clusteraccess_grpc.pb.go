@@ -39,8 +39,10 @@ const (
 // the node reports.
 type ClusterAccessServiceClient interface {
 	// GetResource asks the coordinator itself for one record by uid: NotFound is
-	// a fact. Safe to repeat. Returns NotFound; Denied if the record is not this
-	// node's; Unavailable while the coordinator cannot be reached.
+	// a fact, of the history that the mirror shows. Safe to repeat. Returns
+	// NotFound; Denied if the record is not this node's; Unavailable while the
+	// coordinator cannot be reached, and in place of NotFound unless the mirror was
+	// live throughout.
 	GetResource(ctx context.Context, in *GetResourceRequest, opts ...grpc.CallOption) (*GetResourceResponse, error)
 	// ListResources returns this node's records of one kind from the mirror,
 	// ordered by name, page by page, also while the node is cut off; the answer says what
@@ -177,8 +179,10 @@ type ClusterAccessService_WatchAuthorityClient = grpc.ServerStreamingClient[Watc
 // the node reports.
 type ClusterAccessServiceServer interface {
 	// GetResource asks the coordinator itself for one record by uid: NotFound is
-	// a fact. Safe to repeat. Returns NotFound; Denied if the record is not this
-	// node's; Unavailable while the coordinator cannot be reached.
+	// a fact, of the history that the mirror shows. Safe to repeat. Returns
+	// NotFound; Denied if the record is not this node's; Unavailable while the
+	// coordinator cannot be reached, and in place of NotFound unless the mirror was
+	// live throughout.
 	GetResource(context.Context, *GetResourceRequest) (*GetResourceResponse, error)
 	// ListResources returns this node's records of one kind from the mirror,
 	// ordered by name, page by page, also while the node is cut off; the answer says what

@@ -59,6 +59,7 @@ func startEtcd(t *testing.T, client url.URL) {
 // Two coordinators over one etcd: both serve, one acts, and the other goes on
 // when that one dies.
 func TestCluster_AnotherCoordinatorGoesOn(t *testing.T) {
+	t.Parallel()
 	at := freeURL(t)
 	startEtcd(t, at)
 	more := "etcd: {endpoints: [\"" + at.String() + "\"]}\n"
@@ -95,6 +96,7 @@ func TestCluster_AnotherCoordinatorGoesOn(t *testing.T) {
 
 // What lies outside the machine is waited for, with the reason told.
 func TestCluster_WaitsForItsEtcd(t *testing.T) {
+	t.Parallel()
 	at := freeURL(t)
 	r := prepare(t, "etcd: {endpoints: [\""+at.String()+"\"]}\n")
 	r.spawn()

@@ -108,6 +108,7 @@ func remove(t *testing.T, c client, kind resourcev1.Kind, name string) *resource
 }
 
 func TestCoordinator_LifeOfASandbox(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	admin, n1 := r.operator(), r.node1()
 	made := admin.create(t, sandbox("web"))
@@ -138,6 +139,7 @@ func TestCoordinator_LifeOfASandbox(t *testing.T) {
 
 // DESIGN §4: who writes what, and what refuses to be written twice.
 func TestCoordinator_StatusOnlyGrows(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	admin, n1 := r.operator(), r.node1()
 	join(t, n1, "n1")
@@ -160,6 +162,7 @@ func TestCoordinator_StatusOnlyGrows(t *testing.T) {
 
 // UDS-6: the kinds of errors are the same on this side of the connection.
 func TestCoordinator_ErrorKindsCrossTheWire(t *testing.T) {
+	t.Parallel()
 	admin := newRig(t).operator()
 	admin.create(t, disk("d1"))
 	stale := admin.get(t, kindDisk, "d1")
@@ -232,6 +235,7 @@ func TestCoordinator_ErrorKindsCrossTheWire(t *testing.T) {
 
 // ETC-10: what is set to nothing is nothing afterwards, also after a restart.
 func TestCoordinator_ZeroValuesStick(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	admin := r.operator()
 	full := sandbox("web")
@@ -278,6 +282,7 @@ func TestCoordinator_ZeroValuesStick(t *testing.T) {
 }
 
 func TestCoordinator_NodesSeeOnlyTheirOwn(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	admin, n1, n2 := r.operator(), r.node1(), r.node2()
 	join(t, n1, "n1")
@@ -307,6 +312,7 @@ func TestCoordinator_NodesSeeOnlyTheirOwn(t *testing.T) {
 }
 
 func TestCoordinator_DiskHasOneHolder(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	admin, n1 := r.operator(), r.node1()
 	join(t, n1, "n1")
@@ -349,6 +355,7 @@ func TestCoordinator_DiskHasOneHolder(t *testing.T) {
 
 // ETC-5: pages are one view, whatever is deleted meanwhile.
 func TestCoordinator_PagesAreOneView(t *testing.T) {
+	t.Parallel()
 	admin := newRig(t).operator()
 	for i := range 250 {
 		r := disk(fmt.Sprintf("d%03d", i))
@@ -377,6 +384,7 @@ func TestCoordinator_PagesAreOneView(t *testing.T) {
 }
 
 func TestCoordinator_RefusesStrangers(t *testing.T) {
+	t.Parallel()
 	r, other := newRig(t), newRig(t)
 	anonymous := r.tls("")
 	foreign := r.tls("")
@@ -392,6 +400,7 @@ func TestCoordinator_RefusesStrangers(t *testing.T) {
 }
 
 func TestCoordinator_AnswersOnItsSocket(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	conn, err := rpc.Dial(filepath.Join(r.root, "run", "coordinator.sock"), rpc.DialConfig{})
 	if err != nil {
@@ -418,6 +427,7 @@ func TestCoordinator_AnswersOnItsSocket(t *testing.T) {
 }
 
 func TestCoordinator_NamesABrokenKey(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	r.kill()
 	key := filepath.Join(r.root, "etc", "pki", "coordinator.key")

@@ -65,6 +65,7 @@ func (w *watch) expect(want string) uint64 {
 
 // ETC-3: a watcher that was cut off misses nothing, and is told where it would.
 func TestWatch_ResumesWhereItWas(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	admin := r.operator()
 	admin.create(t, disk("d1"))
@@ -105,6 +106,7 @@ func TestWatch_ResumesWhereItWas(t *testing.T) {
 }
 
 func TestWatch_EndsWithUnavailableWhenTheCoordinatorStops(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	w := r.operator().watch(t, &coordinatorv1.WatchResourcesRequest{})
 	w.expect("synced")
@@ -117,6 +119,7 @@ func TestWatch_EndsWithUnavailableWhenTheCoordinatorStops(t *testing.T) {
 }
 
 func TestWatch_NodeSeesASandboxOnceItIsPlaced(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	admin, n1, n2 := r.operator(), r.node1(), r.node2()
 	join(t, n1, "n1")
@@ -136,6 +139,7 @@ func TestWatch_NodeSeesASandboxOnceItIsPlaced(t *testing.T) {
 }
 
 func TestWatch_TellsWhatLeavesTheSelection(t *testing.T) {
+	t.Parallel()
 	admin := newRig(t).operator()
 	d := disk("d1")
 	d.Meta.Labels = map[string]string{"app": "a"}
@@ -156,6 +160,7 @@ func renew(c client, id int64, instance string) (*coordinatorv1.RenewSessionResp
 
 // SEC-8: one node, one machine; and what is lost is told from what has left.
 func TestSession_BelongsToOneMachine(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	admin, n1 := r.operator(), r.node1()
 	first, err := renew(n1, 0, "m1")
@@ -198,6 +203,7 @@ func TestSession_BelongsToOneMachine(t *testing.T) {
 
 // ETC-2, from the coordinator's side: only the end of the lease is loss.
 func TestSession_IsLostWithItsLease(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	admin, n1 := r.operator(), r.node1()
 	joined := join(t, n1, "n1")
@@ -224,6 +230,7 @@ func TestSession_IsLostWithItsLease(t *testing.T) {
 
 // SEC-8: a removed node is cut off at once, inherits nothing, and can be let in.
 func TestSession_RemovedNodeIsCutOff(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	admin, n1 := r.operator(), r.node1()
 	joined := join(t, n1, "n1")
@@ -263,6 +270,7 @@ func TestSession_RemovedNodeIsCutOff(t *testing.T) {
 
 // A burst is placed without overfilling anybody, and evenly.
 func TestScheduler_PlacesABurstEvenly(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	admin, n1, n2 := r.operator(), r.node1(), r.node2()
 	join(t, n1, "n1")

@@ -173,6 +173,7 @@ func (b *Backend) runRemote(ctx context.Context, ready func()) error {
 // this machine is waited for without limit, with the reason told.
 func (b *Backend) reach(ctx context.Context, client *clientv3.Client) error {
 	began := time.Now()
+	b.deps.NotReady("waiting for etcd")
 	for {
 		err := Probe(ctx, client)
 		if err == nil {
@@ -182,7 +183,7 @@ func (b *Backend) reach(ctx context.Context, client *clientv3.Client) error {
 			return context.Cause(ctx)
 		}
 		b.deps.NotReady(fmt.Sprintf("waiting for etcd for %s: %v", time.Since(began).Round(time.Second), err))
-		b.deps.Log.Warn("etcd asked", logging.Err(err))
+		b.deps.Log.Warn("etcd missed", logging.Err(err))
 		select {
 		case <-time.After(time.Second):
 		case <-ctx.Done():

@@ -16,7 +16,7 @@ import (
 const ReasonFull = "STORE_FULL"
 
 // probeLimit bounds one look at the state.
-const probeLimit = 5 * time.Second
+const probeLimit = 3 * time.Second
 
 // relieveLimit bounds giving space back: it rewrites the whole file.
 const relieveLimit = 5 * time.Minute

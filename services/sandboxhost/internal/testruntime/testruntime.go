@@ -25,6 +25,8 @@ import (
 
 	containerd "github.com/containerd/containerd/v2/client"
 	"golang.org/x/sys/unix"
+
+	"staddle.internal/services/sandboxhost/internal/cgroup"
 )
 
 // BinVariable names the folder of binaries, where it is not the repository's.
@@ -141,6 +143,9 @@ func (r *Runtime) Client(t testing.TB) *containerd.Client {
 	return client
 }
 
+// Group is a control group of the test's own, for all workloads.
+func (r *Runtime) Group() string { return "sdtest-" + filepath.Base(r.Dir) }
+
 // Kill ends containerd by SIGKILL and leaves everything else as it is.
 func (r *Runtime) Kill(t testing.TB) {
 	t.Helper()
@@ -192,6 +197,11 @@ func (r *Runtime) clean(t testing.TB) {
 		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
 			t.Errorf("kill shim: %v", err)
 		}
+	}
+	if groups, err := cgroup.Open(); err != nil {
+		t.Errorf("find control groups: %v", err)
+	} else if err := groups.Clear("/" + r.Group()); err != nil {
+		t.Errorf("clear control group: %v", err)
 	}
 	for _, path := range Mounts(t, r.Dir) {
 		if err := unix.Unmount(path, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) {

@@ -2,6 +2,7 @@ package containerd
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net/netip"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 
 	"staddle.internal/kit/config"
 	"staddle.internal/kit/fdstore"
+	"staddle.internal/kit/id"
 	"staddle.internal/services/sandboxhost/internal/engine"
 	"staddle.internal/services/sandboxhost/internal/engine/enginetest"
 	"staddle.internal/services/sandboxhost/internal/testimage"
@@ -42,7 +44,7 @@ func newNode(t *testing.T) *node {
 	name := "sdt" + strconv.Itoa(syscall.Getpid()%100000) + "-" + strconv.Itoa(int(n))
 	cfg := Config{
 		Address: r.Address, Namespace: testruntime.Namespace, Paths: config.Paths{Root: filepath.Join(r.Dir, "n")},
-		CgroupParent: "sdtest/" + filepath.Base(r.Dir), LogMaxSize: 8 << 20, AllowHostNetwork: true,
+		CgroupParent: r.Group(), LogMaxSize: 8 << 20, AllowHostNetwork: true,
 		Network: config.Network{Bridge: name, Subnet: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 201, byte(n), 0}), 24)},
 	}
 	h := &node{Runtime: r, cfg: cfg}
@@ -79,11 +81,51 @@ func (n *node) begin(t *testing.T) *Engine {
 // tearDown removes all that belongs to the node, which must work once its
 // sandboxes are gone.
 func (n *node) tearDown(t *testing.T) {
+	n.Up(t)
+	if n.engine == nil {
+		return
+	}
+	n.removeAll(t)
 	n.end()
 	e := New(n.cfg, Deps{Log: slog.New(slog.DiscardHandler), FDs: &fdstore.Store{}})
 	if err := e.Teardown(context.Background()); err != nil {
 		t.Errorf("tear down: %v", err)
 	}
+}
+
+// removeAll removes what a test that failed has left.
+func (n *node) removeAll(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), waitLimit)
+	defer cancel()
+	uids, err := n.engine.Survivors(ctx)
+	if err != nil {
+		t.Errorf("list survivors: %v", err)
+	}
+	for _, uid := range uids {
+		if !t.Failed() {
+			t.Errorf("sandbox %s is left", uid)
+		}
+		if err := n.removeOne(ctx, uid); err != nil {
+			t.Errorf("remove sandbox %s: %v", uid, err)
+		}
+	}
+}
+
+func (n *node) removeOne(ctx context.Context, uid id.Sandbox) error {
+	o, err := n.engine.Observe(ctx, uid)
+	if err != nil {
+		return err
+	}
+	for _, c := range o.Containers {
+		err := errors.Join(n.engine.signal(ctx, c.ID, syscall.SIGKILL), n.engine.remove(ctx, c.ID))
+		for err != nil && ctx.Err() == nil { // it has not ended yet
+			err = errors.Join(n.engine.signal(ctx, c.ID, syscall.SIGKILL), n.engine.remove(ctx, c.ID))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return errors.Join(n.engine.release(uid), n.engine.logs.Remove(uid))
 }
 
 func TestEngine_Conformance(t *testing.T) {

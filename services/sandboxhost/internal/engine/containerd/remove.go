@@ -54,6 +54,11 @@ func (e *Engine) remove(ctx context.Context, containerID string) error {
 	if err := errgrpc.ToNative(err); err != nil && !errdefs.IsNotFound(err) {
 		return unavailable("delete task of container "+containerID, err)
 	}
+	if c.group != "" { // a workload whose shim was killed may outlive its task for a moment
+		if err := e.cgroups.Clear(c.group); err != nil {
+			return err
+		}
+	}
 	if err := e.client.SandboxStore().Delete(ctx, containerID); err != nil && !errdefs.IsNotFound(err) {
 		return unavailable("delete start record of container "+containerID, err)
 	}
@@ -65,11 +70,6 @@ func (e *Engine) remove(ctx context.Context, containerID string) error {
 	}
 	if err := e.client.ContainerService().Delete(ctx, containerID); err != nil && !errdefs.IsNotFound(err) {
 		return unavailable("delete record of container "+containerID, err)
-	}
-	if c.group != "" {
-		if err := e.cgroups.Clear(c.group); err != nil {
-			return err
-		}
 	}
 	e.forget(containerID)
 	return nil

@@ -72,8 +72,8 @@ func TestMachine_SandboxThroughTheCluster(t *testing.T) {
 		if sprint(pids(got)) != sprint(pids(before)) {
 			t.Fatalf("after %s: pids %v, want %v", what, pids(got), pids(before))
 		}
-		was := counted(t, output(t, b, host.GetUid(), "c", 1))
-		bed.Eventually(t, waitLong, "output goes on after "+what, moreThan(t, b, host.GetUid(), "c", was))
+		was := counted(t, output(t, b, host.GetUid(), "", 1))
+		bed.Eventually(t, waitLong, "output goes on after "+what, moreThan(t, b, host.GetUid(), "", was))
 	}
 	for _, name := range []string{"coordinator", "clusteraccess", "storage", "storage-agent", "sandboxhost", "sandbox-agent", "presence", "containerd"} {
 		b.Kill(name)
@@ -210,12 +210,21 @@ func TestMachine_DiskGoesFromOneSandboxToTheNext(t *testing.T) {
 	b.OK("disk", "create", "data")
 	b.OK("run", "-d", "--name", "first", "--disk", "data:/data", bed.ProbeImage, "--", "sleep")
 	awaitPhase(t, b, "first", "RUNNING")
-	b.OK("run", "-d", "--no-wait", "--name", "second", "--disk", "data:/data", bed.ProbeImage, "--", "sleep")
+	second := `kind: Sandbox
+name: second
+spec:
+  desired: RUNNING
+  containers:
+    - {name: main, image: "` + bed.ProbeImage + `", args: [sleep], disks: [{disk: data, path: /data}]}
+`
+	if r := b.CLIWith(strings.NewReader(second), "apply", "-f", "-"); r.Code != 0 {
+		t.Fatalf("apply: exit code %d\n%s%s", r.Code, r.Stdout, r.Stderr)
+	}
 	volume := diskPath(t, b)
 	if err := os.WriteFile(filepath.Join(volume, "file"), []byte("kept"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	pid := pids(onHost(t, b, "first").GetStatus())["c"]
+	pid := pids(onHost(t, b, "first").GetStatus())["main"]
 	inside := func(pid uint32) string {
 		raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/root/data/file", pid))
 		if err != nil {
@@ -237,11 +246,14 @@ func TestMachine_DiskGoesFromOneSandboxToTheNext(t *testing.T) {
 	}
 	b.OK("delete", "sandbox", "first")
 	awaitPhase(t, b, "second", "RUNNING")
-	if got := inside(pids(onHost(t, b, "second").GetStatus())["c"]); got != "kept" {
+	if got := inside(pids(onHost(t, b, "second").GetStatus())["main"]); got != "kept" {
 		t.Fatalf("the second sandbox sees %q on the disk", got)
 	}
 	b.OK("delete", "sandbox", "second")
-	b.OK("disk", "rm", "data")
+	bed.Eventually(t, waitLong, "the disk is released and removed", func(context.Context) (bool, string) {
+		r := b.CLI("disk", "rm", "data")
+		return r.Code == 0, r.Stderr
+	})
 	bed.Eventually(t, waitLong, "the volume is gone", func(context.Context) (bool, string) {
 		entries, err := os.ReadDir(filepath.Join(b.Paths.Var("storage"), "volumes"))
 		return err == nil && len(entries) == 0, sprint(entries)

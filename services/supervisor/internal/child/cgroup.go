@@ -131,6 +131,20 @@ func (g cgroup) clear(ctx context.Context) error {
 	}
 }
 
+// fresh makes the cgroup ready for the next process, without waiting: one that the
+// kernel could not end so far makes it Unavailable, and is told to end again.
+func (g cgroup) fresh() error {
+	empty, err := g.empty()
+	if err == nil && !empty {
+		err = fault.New(fault.Unavailable, "processes of the last one are left in cgroup %s", g.dir)
+		return errors.Join(err, g.kill())
+	}
+	if err != nil {
+		return err
+	}
+	return g.renew()
+}
+
 // renew makes the cgroup anew; it must be empty. Linux with the counter of kills
 // that came in 6.14 compares that of the target with that of the parent's own
 // cgroup, so that a process cloned into a cgroup that was ever killed is killed at

@@ -13,14 +13,17 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"staddle.internal/kit/leash"
 )
 
 // noteSuffix of the files that say which process a component has.
 const noteSuffix = ".pid"
 
 const killTimeout = 5 * time.Second
+
+// orphanGrace is how long a left-over of ours may still take: its leash has told
+// it to end, and each can be killed at any instant without loss, so that a quick
+// start counts for more.
+const orphanGrace = 500 * time.Millisecond
 
 // note identifies one process for good: its number may be used again, but not by
 // a process with the same start time in the same boot.
@@ -104,7 +107,7 @@ func endLeftover(ctx context.Context, dir, name, boot string, ours bool, grace t
 	}
 	defer unix.Close(fd)
 	if ours {
-		grace = leash.HardExit + 500*time.Millisecond
+		grace = orphanGrace
 	} else if err := signalFD(fd, unix.SIGTERM); err != nil {
 		return n.pid, fmt.Errorf("end left-over %s: %w", name, err)
 	}

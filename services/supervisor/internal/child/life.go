@@ -58,11 +58,7 @@ func (r *Runner) Start(ctx context.Context, name string) (int, error) {
 	case busy:
 		return 0, fault.New(fault.Conflict, "start component %s: it runs already", name)
 	}
-	err := c.cgroup.clear(ctx)
-	if err == nil {
-		err = c.cgroup.renew()
-	}
-	if err != nil {
+	if err := c.cgroup.fresh(); err != nil {
 		return 0, fmt.Errorf("start component %s: %w", name, err)
 	}
 	pid, err := r.birth(ctx, c)

@@ -33,10 +33,10 @@ func outputPath(dir, name string) string { return filepath.Join(dir, name+".log"
 // the front of the file is collapsed, not the file replaced.
 func trimOutput(dir, name string, limit int64) error {
 	path := outputPath(dir, name)
-	f, err := os.OpenFile(path, os.O_RDWR|unix.O_NOFOLLOW, 0)
-	if errors.Is(err, os.ErrNotExist) {
+	if info, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) || err == nil && info.Size() <= limit {
 		return nil
 	}
+	f, err := os.OpenFile(path, os.O_RDWR|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return fmt.Errorf("trim output: %w", err)
 	}

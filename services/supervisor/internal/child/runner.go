@@ -31,7 +31,7 @@ import (
 )
 
 // trimPeriod is how often the sizes of the output files are looked at.
-const trimPeriod = 2 * time.Second
+const trimPeriod = 5 * time.Second
 
 // Config says which children there are, and where their things lie.
 type Config struct {
@@ -168,8 +168,8 @@ func (r *Runner) addChild(ctx context.Context, s Spec) (err error) {
 		if c.cgroup, err = makeCgroup(r.cfg.Cgroup, s.Name); err != nil {
 			return err
 		}
-		if err := c.cgroup.clear(ctx); err != nil {
-			return err
+		if err := c.cgroup.clear(ctx); err != nil { // it holds up this component only
+			r.deps.Log.Warn("processes left", logging.Component(s.Name), logging.Err(err))
 		}
 	}
 	if s.Socket != "" {

@@ -45,7 +45,7 @@ type Config struct {
 // Default are the values of the product.
 func Default() Config {
 	return Config{
-		Interval: 2 * time.Second, Hurry: 500 * time.Millisecond,
+		Interval: 3 * time.Second, Hurry: 500 * time.Millisecond,
 		Timeout: time.Second, Misses: 3, Settle: 20 * time.Millisecond,
 	}
 }
@@ -168,9 +168,15 @@ func (w *watcher) pause() time.Duration {
 	case w.misses > 0:
 		return 0
 	case w.serving:
-		return w.cfg.Interval
+		return untilBeat(time.Now(), w.cfg.Interval)
 	}
 	return w.cfg.Hurry
+}
+
+// untilBeat is the time to the next beat that all probes have in common: one
+// wake-up of this process for all of them costs a fraction of one for each.
+func untilBeat(now time.Time, interval time.Duration) time.Duration {
+	return now.Truncate(interval).Add(interval).Sub(now)
 }
 
 // hear judges a word of the stream.

@@ -13,6 +13,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"fmt"
 	"log/slog"
 	"net/url"
 	"path/filepath"
@@ -108,6 +109,9 @@ func (a *Authority) Ensure(now time.Time) error {
 	own, err := a.leaf(ca, a.ownLeaf(), now)
 	if err != nil {
 		return err
+	}
+	if own.key == nil {
+		return fmt.Errorf("read key: %s belongs to another user: give it to the one that runs the coordinator", a.path("coordinator", ".key"))
 	}
 	for _, who := range a.cfg.Identities {
 		if _, err := a.leaf(ca, a.foreignLeaf(who), now); err != nil {

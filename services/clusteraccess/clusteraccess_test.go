@@ -155,6 +155,7 @@ func TestNode_NeverTakesHalfASnapshot(t *testing.T) {
 // UDS-6: kinds and reasons of errors are the same behind two hops.
 func TestNode_PassesKindsOn(t *testing.T) {
 	c := newCoordinator(t)
+	c.Put(sandbox("a"))
 	n := startNode(t, enrolled(t, c), c.address)
 	n.awaitMirror(t, "live mirror", live)
 	get := func() error {
@@ -171,6 +172,16 @@ func TestNode_PassesKindsOn(t *testing.T) {
 		}
 	}
 	c.Refuse(nil)
+	c.BreakSnapshots(1 << 30)
+	c.Restore("two", 900)
+	c.stop()
+	c.start(t)
+	n.awaitMirror(t, "reachable coordinator without mirror", func(r *clusteraccessv1.ListResourcesResponse) bool {
+		return contains(r.GetMirror().GetReason(), "broken off")
+	})
+	if err := get(); !errors.Is(err, fault.Unavailable) || errors.Is(err, fault.NotFound) {
+		t.Errorf("get of a missing record while the mirror is not live: %v, want unavailable", err)
+	}
 	c.stop()
 	if err := get(); !errors.Is(err, fault.Unavailable) || errors.Is(err, fault.NotFound) {
 		t.Errorf("get without coordinator: %v, want unavailable", err)

@@ -1,6 +1,7 @@
 package child
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -59,4 +60,22 @@ func ownCapabilities() (uint64, error) {
 		return 0, fmt.Errorf("read own capabilities: %w", err)
 	}
 	return uint64(data[0].Permitted) | uint64(data[1].Permitted)<<32, nil
+}
+
+// reduce gives up, for the calling thread and all that it makes, every capability
+// but those kept, also by way of a program with a set-user-id bit.
+func reduce(kept []uintptr) error {
+	for n := uintptr(0); n <= unix.CAP_LAST_CAP; n++ {
+		if slices.Contains(kept, n) {
+			continue
+		}
+		err := unix.Prctl(unix.PR_CAPBSET_DROP, n, 0, 0, 0)
+		if err != nil && !errors.Is(err, unix.EINVAL) { // the kernel does not know it
+			return fmt.Errorf("give up capability %d: %w", n, err)
+		}
+	}
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("give up new rights: %w", err)
+	}
+	return nil
 }

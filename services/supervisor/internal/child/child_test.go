@@ -320,3 +320,68 @@ func TestSocket_IsMadeAnewOnlyWhenItsPathIsLost(t *testing.T) {
 		t.Errorf("got %v, want the path gone", err)
 	}
 }
+
+// status runs a child of the spec that prints its own rights.
+func status(t *testing.T, s Spec) string {
+	t.Helper()
+	own, err := ownCapabilities()
+	if err != nil {
+		t.Fatal(err)
+	}
+	attr, missing := attributes(s, own)
+	if len(missing) > 0 {
+		t.Fatalf("got %v missing, want root to have them", missing)
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	sp := spawner{orders: make(chan order)}
+	go sp.run(ctx) // ends with the test
+	pid, err := sp.spawn(ctx, birth{command: []string{"/bin/cat", "/proc/self/status"}, files: []*os.File{r, w, w}, attr: attr, reduced: s.reduced()})
+	if err := errors.Join(err, w.Close()); err != nil {
+		t.Fatal(err)
+	}
+	text, err := io.ReadAll(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	process, err := os.FindProcess(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := process.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+func TestSpawn_GivesExactlyTheRightsOfTheSpec(t *testing.T) {
+	kept := fmt.Sprintf("%016x", 1<<unix.CAP_CHOWN|1<<unix.CAP_MKNOD)
+	none := fmt.Sprintf("%016x", 0)
+	tests := []struct {
+		name string
+		spec Spec
+		want []string
+	}{
+		{"two capabilities", Spec{UID: 64201, GID: 64201, Capabilities: []string{"CAP_CHOWN", "CAP_MKNOD"}},
+			[]string{"Uid:\t64201\t64201\t64201\t64201", "CapInh:\t" + kept, "CapPrm:\t" + kept, "CapEff:\t" + kept,
+				"CapBnd:\t" + kept, "CapAmb:\t" + kept, "NoNewPrivs:\t1"}},
+		{"none", Spec{UID: 64202, GID: 64203},
+			[]string{"Gid:\t64203\t64203", "Groups:\t \n", "CapEff:\t" + none, "CapBnd:\t" + none, "NoNewPrivs:\t1"}},
+		{"root after them, unreduced", Spec{}, []string{"Uid:\t0\t0", "NoNewPrivs:\t0"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			text := status(t, tt.spec)
+			for _, want := range tt.want {
+				if !strings.Contains(text, want) {
+					t.Errorf("got\n%s\nwant it to contain %q", text, want)
+				}
+			}
+		})
+	}
+}

@@ -92,7 +92,7 @@ func (r *Runner) birth(ctx context.Context, c *child) (int, error) {
 
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	pid, err := r.spawner.spawn(ctx, birth{command: c.spec.Command, env: env, files: in.files, attr: attr})
+	pid, err := r.spawner.spawn(ctx, birth{command: c.spec.Command, env: env, files: in.files, attr: attr, reduced: c.spec.reduced()})
 	if err != nil {
 		return 0, err
 	}

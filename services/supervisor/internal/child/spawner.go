@@ -12,7 +12,9 @@ import (
 
 // spawner makes all children from one goroutine that never leaves its thread: a
 // parent-death signal is bound to the thread that made the child, and must not
-// come because the runtime ended some other thread.
+// come because the runtime ended some other thread. Children with reduced rights
+// have no such signal, and are made one at a time from threads that are thrown
+// away with the rights that were given up on them.
 type spawner struct {
 	orders chan order
 }
@@ -28,6 +30,7 @@ type birth struct {
 	env     []string
 	files   []*os.File // as numbers 0, 1, 2 and so on
 	attr    *syscall.SysProcAttr
+	reduced bool // to no more rights than its ambient capabilities, for ever
 }
 
 type made struct {
@@ -42,12 +45,30 @@ func (s *spawner) run(ctx context.Context) {
 	for {
 		select {
 		case o := <-s.orders:
-			pid, err := fork(o.birth)
-			o.made <- made{pid, err}
+			o.made <- deliver(o.birth)
 		case <-ctx.Done():
 			return
 		}
 	}
+}
+
+// deliver makes one child from the thread that it needs.
+func deliver(b birth) made {
+	if !b.reduced {
+		pid, err := fork(b)
+		return made{pid, err}
+	}
+	answer := make(chan made)
+	go func() { // waited for below
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		if err := reduce(b.attr.AmbientCaps); err != nil {
+			answer <- made{0, err}
+			return
+		}
+		pid, err := fork(b)
+		answer <- made{pid, err}
+	}()
+	return <-answer
 }
 
 // spawn has the goroutine of run make a child.
@@ -104,10 +125,9 @@ func attributes(s Spec, own uint64) (attr *syscall.SysProcAttr, missing []string
 	if s.Foreign {
 		attr.Pdeathsig = unix.SIGTERM
 	}
-	if s.UID == 0 {
-		return attr, nil
+	if s.reduced() {
+		attr.Credential = &syscall.Credential{Uid: uint32(s.UID), Gid: uint32(s.GID)}
+		attr.AmbientCaps, missing = capabilities(s.Capabilities, own)
 	}
-	attr.Credential = &syscall.Credential{Uid: uint32(s.UID), Gid: uint32(s.GID)}
-	attr.AmbientCaps, missing = capabilities(s.Capabilities, own)
 	return attr, missing
 }

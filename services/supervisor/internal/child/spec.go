@@ -29,6 +29,9 @@ type Spec struct {
 	Foreign bool
 }
 
+// reduced reports whether the process gets no more rights than its capabilities.
+func (s Spec) reduced() bool { return s.UID != 0 }
+
 // passedOn are the variables of our own environment that a child gets: where
 // programs are, how to speak, how to reach the outside, and what is observed.
 var passedOn = []string{

@@ -15,6 +15,9 @@ import (
 	"staddle.internal/services/coordinator/internal/store"
 )
 
+// maxRaces bounds how often a change is tried again that others overtook.
+const maxRaces = 20
+
 // Reasons of Conflict that callers branch on.
 const (
 	// ReasonBeingDeleted means that the record is on its way out.

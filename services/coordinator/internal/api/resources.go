@@ -12,7 +12,6 @@ package api
 import (
 	"context"
 	"errors"
-	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -27,9 +26,6 @@ import (
 	"staddle.internal/services/coordinator/internal/rights"
 	"staddle.internal/services/coordinator/internal/store"
 )
-
-// maxRaces bounds how often a change is tried again that others overtook.
-const maxRaces = 20
 
 // Config says whom the API serves.
 type Config struct {
@@ -139,102 +135,6 @@ func (s *Resources) UpdateResource(ctx context.Context, req *coordinatorv1.Updat
 		}
 	}
 	return &coordinatorv1.UpdateResourceResponse{Resource: next}, nil
-}
-
-// UpdateResourceStatus replaces the status of one record.
-func (s *Resources) UpdateResourceStatus(ctx context.Context, req *coordinatorv1.UpdateResourceStatusRequest) (*coordinatorv1.UpdateResourceStatusResponse, error) {
-	c, err := s.caller(ctx)
-	if err != nil {
-		return nil, err
-	}
-	said := req.GetResource()
-	if err := checkStatus(said); err != nil {
-		return nil, err
-	}
-	for range maxRaces {
-		var rev uint64
-		if rev, err = s.report(ctx, c, said); fault.Reason(err) != store.ReasonRevision {
-			return &coordinatorv1.UpdateResourceStatusResponse{Revision: rev}, err
-		}
-	}
-	return nil, fault.New(fault.Unavailable, "report status of %s: others changed it %d times meanwhile", record.KeyOf(said), maxRaces)
-}
-
-// report tries once to write a status to the record as it is now.
-func (s *Resources) report(ctx context.Context, c rights.Caller, said *record.Resource) (uint64, error) {
-	old, err := s.deps.Store().GetUID(ctx, said.GetMeta().GetKind(), said.GetMeta().GetUid())
-	if err != nil {
-		return 0, err
-	}
-	if err := c.Check(rights.Status, old); err != nil {
-		return 0, err
-	}
-	next, err := reported(old, said, time.Now())
-	if err != nil || next == old {
-		return old.GetMeta().GetRevision(), err
-	}
-	if next, err = s.deps.Store().Replace(ctx, next); err != nil {
-		return 0, err
-	}
-	if record.Deleting(next) && record.TornDown(next) != nil {
-		// The status is kept first, so that the deleted event carries it. Should
-		// this process end in between, the collector removes the record.
-		if _, err := s.deps.Store().Commit(ctx, store.Change{Remove: []*record.Resource{next}}); err != nil && fault.Reason(err) != store.ReasonRevision {
-			return 0, err
-		}
-	}
-	return next.GetMeta().GetRevision(), nil
-}
-
-// DeleteResource marks one record, or removes it where nobody has it yet.
-func (s *Resources) DeleteResource(ctx context.Context, req *coordinatorv1.DeleteResourceRequest) (*coordinatorv1.DeleteResourceResponse, error) {
-	c, err := s.caller(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if err := c.May(rights.Delete, req.GetKind()); err != nil {
-		return nil, err
-	}
-	for range maxRaces {
-		var r *record.Resource
-		r, err = s.remove(ctx, req)
-		if req.GetRevision() == 0 && fault.Reason(err) == store.ReasonRevision {
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		return &coordinatorv1.DeleteResourceResponse{Resource: r}, nil
-	}
-	return nil, fault.New(fault.Unavailable, "delete %s %s: others changed it %d times meanwhile", record.Word(req.GetKind()), req.GetName(), maxRaces)
-}
-
-// remove tries once to delete the record as it is now.
-func (s *Resources) remove(ctx context.Context, req *coordinatorv1.DeleteResourceRequest) (*record.Resource, error) {
-	old, err := s.deps.Store().Get(ctx, record.Key{Kind: req.GetKind(), Name: req.GetName()})
-	if err != nil {
-		return nil, err
-	}
-	switch decided, err := deleted(old, req); {
-	case err != nil:
-		return nil, err
-	case decided == keepMarked:
-		return old, nil
-	case decided == mark:
-		marked := record.Clone(old)
-		marked.Meta.DeletingAt = now()
-		return s.deps.Store().Replace(ctx, marked)
-	}
-	change := store.Change{Remove: []*record.Resource{old}}
-	if req.GetKind() == record.Node {
-		change.Forget = req.GetName()
-	}
-	if _, err := s.deps.Store().Commit(ctx, change); err != nil {
-		return nil, err
-	}
-	gone := record.Clone(old)
-	gone.Meta.DeletingAt = now()
-	return gone, nil
 }
 
 func now() *timestamppb.Timestamp { return timestamppb.Now() }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"log/slog"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -32,7 +33,7 @@ func Run(t *testing.T, name string, part func(context.Context, func()) error) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	ready, done := make(chan struct{}), make(chan error, 1)
-	go func() { done <- part(ctx, func() { close(ready) }) }() // ends with cancel; the cleanup waits
+	go func() { done <- part(ctx, sync.OnceFunc(func() { close(ready) })) }() // ends with cancel; the cleanup waits
 	t.Cleanup(func() {
 		cancel()
 		select {

@@ -86,7 +86,7 @@ var behaviours = map[string]func(context.Context, *process.Process, func()) erro
 		for changed := p.Status.Changed(); !p.Status.Ready(); changed = p.Status.Changed() {
 			<-changed
 		}
-		time.Sleep(5 * time.Millisecond)
+		<-time.After(5 * time.Millisecond)
 		os.Exit(1)
 		return nil
 	},

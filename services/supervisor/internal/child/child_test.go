@@ -385,3 +385,16 @@ func TestSpawn_GivesExactlyTheRightsOfTheSpec(t *testing.T) {
 		})
 	}
 }
+
+func TestNoted_LeavesOutWhatIsNoNote(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"a.pid", "gone.pid", ".b.pid", "notify.sock"} {
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := noted(dir)
+	if err != nil || !slices.Equal(got, []string{"a", "gone"}) {
+		t.Errorf("got %v (%v), want a and gone", got, err)
+	}
+}

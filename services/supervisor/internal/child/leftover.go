@@ -76,6 +76,22 @@ func writeNote(dir, name, boot string, pid int) error {
 	return os.Rename(passing, notePath(dir, name))
 }
 
+// noted lists the components of which there are notes.
+func noted(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("list notes: %w", err)
+	}
+	var names []string
+	for _, e := range entries {
+		name, ok := strings.CutSuffix(e.Name(), noteSuffix)
+		if ok && !strings.HasPrefix(name, ".") { // those are half-written
+			names = append(names, name)
+		}
+	}
+	return names, nil
+}
+
 func removeNote(dir, name string) error {
 	if err := os.Remove(notePath(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove note of %s: %w", name, err)

@@ -20,6 +20,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -184,15 +185,21 @@ func (r *Runner) addChild(ctx context.Context, s Spec) (err error) {
 	return nil
 }
 
-// endLeftovers ends all that an earlier supervisor noted, all at once.
+// endLeftovers ends all that an earlier supervisor noted, all at once, also of
+// components that are in the graph no more.
 func (r *Runner) endLeftovers(ctx context.Context) error {
+	names, err := noted(r.cfg.RunDir)
+	if err != nil {
+		return err
+	}
 	var wg sync.WaitGroup
-	errs := make([]error, len(r.cfg.Specs))
-	for i, s := range r.cfg.Specs {
+	errs := make([]error, len(names))
+	for i, name := range names {
+		ours := slices.ContainsFunc(r.cfg.Specs, func(s Spec) bool { return s.Name == name && !s.Foreign })
 		wg.Go(func() { // waited for below
-			pid, err := endLeftover(ctx, r.cfg.RunDir, s.Name, r.boot, !s.Foreign, r.cfg.LeftoverGrace)
+			pid, err := endLeftover(ctx, r.cfg.RunDir, name, r.boot, ours, r.cfg.LeftoverGrace)
 			if pid != 0 {
-				r.deps.Log.Warn("left-over ended", logging.Component(s.Name), slog.Int("pid", pid))
+				r.deps.Log.Warn("left-over ended", logging.Component(name), slog.Int("pid", pid))
 			}
 			errs[i] = err
 		})

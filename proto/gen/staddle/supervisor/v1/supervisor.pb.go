@@ -105,7 +105,8 @@ type Component struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name, such as "storage".
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Names of the components that must be ready before it is started.
+	// Names of the components that must be ready until it has been ready once
+	// itself. A process that is started again afterwards waits for them by itself.
 	Needs []string `protobuf:"bytes,2,rep,name=needs,proto3" json:"needs,omitempty"`
 	// Names of those that must have been ready once before its first start, and
 	// are of no concern afterwards.

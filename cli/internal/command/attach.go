@@ -40,10 +40,7 @@ func (a *app) runAttached(ctx context.Context, t sandboxes, o runOptions, labels
 		defer func() { err = errors.Join(err, a.removeAfter(ctx, t, s)) }()
 	}
 	if err := a.attach(ctx, t, host, s); err != nil {
-		if cause := context.Cause(ctx); cause != nil {
-			return a.stopInterrupted(ctx, t, s, cause)
-		}
-		return err
+		return leaveStopped(ctx, t, s, err)
 	}
 	return a.endOf(ctx, host, s)
 }
@@ -116,18 +113,19 @@ func (s *shared) Write(p []byte) (int, error) {
 	return s.w.Write(p)
 }
 
-// stopInterrupted ends a foreground run that a signal ended: the sandbox must
-// not go on unseen.
-func (a *app) stopInterrupted(ctx context.Context, t sandboxes, s sandbox.Sandbox, cause error) error {
+// leaveStopped ends a foreground run that did not come to its end: the sandbox
+// must not go on, or start after all, unseen.
+func leaveStopped(ctx context.Context, t writer, s sandbox.Sandbox, err error) error {
 	bound, cancel := context.WithTimeout(context.WithoutCancel(ctx), graceCall)
 	defer cancel()
-	if _, err := t.Update(bound, s.UID, wantStopped); err != nil && fault.KindOf(err) != fault.NotFound {
-		return err
+	_, stopErr := t.Update(bound, s.UID, wantStopped)
+	if stopErr != nil && fault.KindOf(stopErr) != fault.NotFound {
+		return errors.Join(err, stopErr)
 	}
-	if _, ok := errors.AsType[*run.SignalError](cause); ok {
+	if cause, ok := errors.AsType[*run.SignalError](context.Cause(ctx)); ok {
 		return cause
 	}
-	return fmt.Errorf("run sandbox %s: %w", s.Name, cause)
+	return err
 }
 
 func wantStopped(spec *resourcev1.SandboxSpec) {

@@ -11,6 +11,7 @@ import (
 
 	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
 
+	"staddle.internal/kit/backoff"
 	"staddle.internal/kit/config"
 	"staddle.internal/kit/fault"
 
@@ -168,7 +169,7 @@ func (a *app) deleteOne(ctx context.Context, t *target.Cluster, kind resourcev1.
 	if err != nil {
 		return err
 	}
-	if err := t.DeleteRecord(ctx, r); err != nil {
+	if err := a.deleteWhenFree(ctx, t, r); err != nil {
 		return err
 	}
 	if wait {
@@ -177,6 +178,31 @@ func (a *app) deleteOne(ctx context.Context, t *target.Cluster, kind resourcev1.
 		}
 	}
 	return a.printRecord(r, "deleted")
+}
+
+// deleteWhenFree deletes a record. A disk whose holder was removed a moment ago is
+// held until its node has given it back, which is waited for.
+func (a *app) deleteWhenFree(ctx context.Context, t *target.Cluster, r *resourcev1.Resource) error {
+	ctx, cancel := context.WithTimeout(ctx, waitRelease)
+	defer cancel()
+	for tries := 1; ; tries++ {
+		err := t.DeleteRecord(ctx, r)
+		if fault.Reason(err) != "IN_USE" || r.GetMeta().GetKind() != resourcev1.Kind_KIND_DISK {
+			return err
+		}
+		now, getErr := t.ByUID(ctx, resourcev1.Kind_KIND_DISK, r.GetMeta().GetUid())
+		if getErr != nil {
+			return errors.Join(err, getErr)
+		}
+		if holder := now.GetDisk().GetPlacement().GetHolder(); holder != "" {
+			if _, getErr := t.ByUID(ctx, resourcev1.Kind_KIND_SANDBOX, holder); fault.KindOf(getErr) != fault.NotFound {
+				return err
+			}
+		}
+		if waitErr := backoff.Wait(ctx, reconnect.Delay(tries, 0.5)); waitErr != nil {
+			return err
+		}
+	}
 }
 
 // untilGone waits until a record is not there any more. What a watch begins with

@@ -2,6 +2,7 @@ package command
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -132,25 +133,86 @@ func (a *app) untilStarted(ctx context.Context, t reader, s sandbox.Sandbox) (*s
 	defer cancel()
 	progress := output.NewProgress(a.err)
 	defer progress.Done("")
-	var last *sandbox.Sandbox
-	err := await(ctx, t, s, func(now *sandbox.Sandbox) (bool, error) {
+	p := newPatience(ctx)
+	defer p.stop()
+	last := &s
+	err := await(p.ctx, t, s, func(now *sandbox.Sandbox) (bool, error) {
 		if now == nil {
 			return false, fault.New(fault.NotFound, "run sandbox %s: it was removed", s.Name)
 		}
 		last = now
 		progress.Watch(s.Name + ": " + stateOf(now))
-		if now.Running() || now.AtRest() && exitOf(now) != "" {
-			return true, nil
-		}
-		if why, failed := now.Failed(); failed {
-			return false, failedStart(now, why)
-		}
-		return now.AtRest(), nil
+		p.see(now)
+		return hasStarted(now)
 	})
+	if errors.Is(context.Cause(p.ctx), errImpatient) {
+		err = exit.Try(fault.New(fault.Unavailable, "run sandbox %s: %s", s.Name, last.Why()),
+			"%s; or staddle rm %s", nextStep(last), s.Name)
+	}
 	if err != nil {
-		return nil, exit.Try(err, "staddle get sandbox %s -o yaml; staddle rm %s", s.Name, s.Name)
+		return nil, exit.Try(err, "staddle ps; staddle rm %s", s.Name)
 	}
 	return last, nil
+}
+
+// hasStarted reports whether the sandbox runs or has run to its end, and makes
+// an error of a start that failed.
+func hasStarted(now *sandbox.Sandbox) (bool, error) {
+	if now.Running() || now.AtRest() && exitOf(now) != "" {
+		return true, nil
+	}
+	if why, failed := now.Failed(); failed {
+		return false, failedStart(now, why)
+	}
+	return now.AtRest(), nil
+}
+
+// patienceLimit is how long a step of a start may fail again and again before
+// the person is told. A restart of a process of the node is over by then.
+const patienceLimit = 10 * time.Second
+
+var errImpatient = errors.New("a step fails again and again")
+
+// patience ends a wait for a sandbox of which a step is tried again and again.
+// Nothing changes while it is, so that no event would say so.
+type patience struct {
+	ctx   context.Context //nolint:containedctx // it is what patience ends
+	end   context.CancelCauseFunc
+	timer *time.Timer
+}
+
+func newPatience(ctx context.Context) *patience {
+	p := &patience{}
+	p.ctx, p.end = context.WithCancelCause(ctx)
+	return p
+}
+
+// see starts the clock at the first failure and stops it when things go on.
+func (p *patience) see(s *sandbox.Sandbox) {
+	retrying := s.Status.GetReason() == "RETRYING"
+	switch {
+	case retrying && p.timer == nil:
+		p.timer = time.AfterFunc(patienceLimit, func() { p.end(errImpatient) })
+	case !retrying && p.timer != nil:
+		p.timer.Stop()
+		p.timer = nil
+	}
+}
+
+// stop ends the clock and the wait.
+func (p *patience) stop() {
+	if p.timer != nil {
+		p.timer.Stop()
+	}
+	p.end(nil)
+}
+
+// nextStep is what may help a sandbox that does not start.
+func nextStep(s *sandbox.Sandbox) string {
+	if strings.HasPrefix(s.Why(), "pull image") {
+		return fmt.Sprintf("staddle image pull %s, or staddle image import FILE", imagesOf(s))
+	}
+	return "staddle status"
 }
 
 func failedStart(s *sandbox.Sandbox, why string) error {
@@ -161,9 +223,5 @@ func failedStart(s *sandbox.Sandbox, why string) error {
 		return exit.Try(fault.New(fault.Internal, "run sandbox %s: it ended at once with code %s: %s", s.Name, code, why),
 			"staddle logs %s; staddle rm %s", s.Name, s.Name)
 	}
-	err := fault.New(fault.Internal, "run sandbox %s: %s", s.Name, why)
-	if strings.HasPrefix(s.Status.GetReason(), "IMAGE") {
-		return exit.Try(err, "staddle image pull %s, or staddle image import FILE; then staddle rm %s", imagesOf(s), s.Name)
-	}
-	return exit.Try(err, "staddle rm %s, and run it with what is missing", s.Name)
+	return exit.Try(fault.New(fault.Internal, "run sandbox %s: %s", s.Name, why), "%s; or staddle rm %s", nextStep(s), s.Name)
 }

@@ -23,6 +23,8 @@ type limit = time.Duration
 const (
 	waitRunning limit = 5 * time.Minute // an image may have to come over a slow line
 	waitStopped limit = 2 * time.Minute
+	// waitRelease is for a disk that its last holder gives back.
+	waitRelease limit = 30 * time.Second
 	// graceCall bounds what is still done after the command was interrupted.
 	graceCall limit = 15 * time.Second
 )

@@ -2,6 +2,7 @@ package machine
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -12,31 +13,77 @@ import (
 	"staddle.internal/kit/fault"
 
 	"staddle.internal/cli/internal/exit"
+	"staddle.internal/cli/internal/target"
 )
 
 // Down stops the installation and everything that it runs: the processes, then
 // the sandboxes and what they have in the kernel. Data stays. It is safe when
 // nothing runs.
 func (m *Machine) Down(ctx context.Context) error {
+	names := m.runningSandboxes(ctx)
 	stopped, err := m.Stop(ctx)
 	if err != nil {
 		return err
 	}
 	if stopped {
 		m.say("stopped the supervisor and its processes")
+	} else {
+		m.say("no supervisor runs")
 	}
-	if _, err := os.Stat(m.binary("staddle-node")); errors.Is(err, os.ErrNotExist) {
-		m.say("nothing is installed in %s", m.Bin())
-		return nil
-	} else if err != nil {
-		return fmt.Errorf("tear down: %w", err)
+	for _, path := range []string{m.binary("staddle-node"), m.Paths.NodeFile()} {
+		if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
+			m.say("nothing to take down: there is no %s", path)
+			return nil
+		} else if err != nil {
+			return fmt.Errorf("tear down: %w", err)
+		}
 	}
+	if err := m.teardown(); err != nil {
+		return err
+	}
+	if len(names) > 0 {
+		m.say("ended sandboxes: %s", strings.Join(names, ", "))
+	}
+	m.say("nothing of it runs; data stays in %s", m.Paths.Var(""))
+	return nil
+}
+
+// teardown ends the sandboxes and removes what they have in the kernel. What the
+// program says on the way is of interest only if it fails.
+func (m *Machine) teardown() error {
 	cmd := m.command("staddle-node", "teardown")
-	cmd.Stdout, cmd.Stderr = m.Out, m.Err
-	if err := cmd.Run(); err != nil {
-		return exit.Try(fault.New(fault.Internal, "tear down sandboxes: %w", err), "staddle down again; what is gone stays gone")
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return exit.Try(fault.New(fault.Internal, "tear down sandboxes: %w\n%s", err, bytes.TrimSpace(out)),
+			"staddle down again; what is gone stays gone")
 	}
 	return nil
+}
+
+// runningSandboxes names what is about to be ended. It is for the message only:
+// a host that does not answer leaves it empty, and is torn down all the same.
+func (m *Machine) runningSandboxes(ctx context.Context) []string {
+	ctx, cancel := context.WithTimeout(ctx, askLimit)
+	defer cancel()
+	settings, err := target.Load(target.Flags{Root: m.Paths.Root, System: true})
+	if err != nil {
+		return nil
+	}
+	host, err := settings.Node(ctx)
+	if err != nil {
+		return nil
+	}
+	list, err := host.List(ctx)
+	if err = errors.Join(err, host.Close()); err != nil {
+		return nil
+	}
+	var names []string
+	for i := range list {
+		if list[i].Running() {
+			names = append(names, list[i].Name)
+		}
+	}
+	return names
 }
 
 // Leftovers lists what Purge removes.

@@ -117,8 +117,9 @@ func tail(path string, n int) string {
 	return string(bytes.Join(lines[max(len(lines)-n, 0):], []byte("\n")))
 }
 
-// Limits of what up and down wait for.
+// Limits of what up and down wait for, and of a question on the way.
 const (
 	readyLimit = 2 * time.Minute
 	stopLimit  = 90 * time.Second
+	askLimit   = 3 * time.Second
 )

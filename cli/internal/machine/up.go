@@ -78,7 +78,7 @@ func (m *Machine) bringUp(ctx context.Context, replaced []string) error {
 		}
 	case len(replaced) > 0:
 		m.say("the supervisor runs already (process %d), with the binaries from before: %s", pid, strings.Join(replaced, ", "))
-		m.say("try: staddle down && staddle up, to run the new ones; sandboxes go on meanwhile")
+		m.say("the new ones run after: staddle down && staddle up")
 	default:
 		m.say("the supervisor runs already (process %d)", pid)
 	}

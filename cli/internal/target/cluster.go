@@ -2,7 +2,6 @@ package target
 
 import (
 	"context"
-	"fmt"
 
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
@@ -68,7 +67,7 @@ func (c *Cluster) Records(ctx context.Context, kind resourcev1.Kind, selector st
 			continue
 		}
 		if err != nil {
-			return nil, fmt.Errorf("list %s records: %w", KindName(kind), err)
+			return nil, wrap(err, "list %s records", KindName(kind))
 		}
 		out = append(out, page.GetResources()...)
 		if token = page.GetNextPageToken(); token == "" {
@@ -83,7 +82,7 @@ func (c *Cluster) ByName(ctx context.Context, kind resourcev1.Kind, name string)
 		Kind: kind, Which: &coordinatorv1.GetResourceRequest_Name{Name: name},
 	})
 	if err != nil {
-		return nil, fmt.Errorf("get %s %s: %w", KindName(kind), name, err)
+		return nil, wrap(err, "get %s %s", KindName(kind), name)
 	}
 	return resp.GetResource(), nil
 }
@@ -94,7 +93,7 @@ func (c *Cluster) ByUID(ctx context.Context, kind resourcev1.Kind, uid string) (
 		Kind: kind, Which: &coordinatorv1.GetResourceRequest_Uid{Uid: uid},
 	})
 	if err != nil {
-		return nil, fmt.Errorf("get %s %s: %w", KindName(kind), uid, err)
+		return nil, wrap(err, "get %s %s", KindName(kind), uid)
 	}
 	return resp.GetResource(), nil
 }
@@ -128,7 +127,7 @@ func (c *Cluster) CreateRecord(ctx context.Context, r *resourcev1.Resource) (*re
 	resp, err := c.api.CreateResource(ctx, &coordinatorv1.CreateResourceRequest{Resource: r, RequestId: id.New()})
 	if err != nil {
 		kind, name := KindName(r.GetMeta().GetKind()), r.GetMeta().GetName()
-		wrapped := fmt.Errorf("create %s %s: %w", kind, name, err)
+		wrapped := wrap(err, "create %s %s", kind, name)
 		if fault.KindOf(err) == fault.Exists {
 			return nil, exit.Try(wrapped, "another name, or staddle delete %s %s", kind, name)
 		}
@@ -155,7 +154,7 @@ func (c *Cluster) UpdateRecord(ctx context.Context, r *resourcev1.Resource, chan
 		if err == nil {
 			return resp.GetResource(), nil
 		}
-		last = fmt.Errorf("update %s %s: %w", KindName(kind), name, err)
+		last = wrap(err, "update %s %s", KindName(kind), name)
 		if fault.Reason(err) != "REVISION" {
 			return nil, last
 		}
@@ -174,7 +173,7 @@ func (c *Cluster) DeleteRecord(ctx context.Context, r *resourcev1.Resource) erro
 	if err == nil || fault.KindOf(err) == fault.NotFound {
 		return nil
 	}
-	wrapped := fmt.Errorf("delete %s %s: %w", KindName(kind), name, err)
+	wrapped := wrap(err, "delete %s %s", KindName(kind), name)
 	if fault.Reason(err) == "IN_USE" && kind == resourcev1.Kind_KIND_DISK {
 		return exit.Try(wrapped, "stop what uses it first: staddle disk ls")
 	}
@@ -198,7 +197,7 @@ func (c *Cluster) WatchRecords(ctx context.Context, kind resourcev1.Kind, select
 	what := "watch " + KindName(kind) + " records"
 	stream, err := c.api.WatchResources(ctx, &coordinatorv1.WatchResourcesRequest{Kinds: []resourcev1.Kind{kind}, LabelSelector: selector})
 	if err != nil {
-		return fmt.Errorf("%s: %w", what, err)
+		return wrap(err, "%s", what)
 	}
 	for {
 		msg, err := stream.Recv()

@@ -3,7 +3,6 @@ package target
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 
 	sandboxhostv1 "staddle.internal/proto/gen/staddle/sandboxhost/v1"
@@ -22,7 +21,7 @@ func (n *Node) Pull(ctx context.Context, ref string, refresh bool, progress func
 	defer cancel()
 	stream, err := n.images.PullImage(ctx, &sandboxhostv1.PullImageRequest{Image: ref, Refresh: refresh})
 	if err != nil {
-		return nil, fmt.Errorf("pull image %s: %w", ref, err)
+		return nil, wrap(err, "pull image %s", ref)
 	}
 	for {
 		msg, err := stream.Recv()
@@ -52,14 +51,14 @@ func (n *Node) Import(ctx context.Context, archive io.Reader, progress func(sent
 	defer cancel()
 	stream, err := n.images.ImportImage(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("import image: %w", err)
+		return nil, wrap(err, "import image")
 	}
 	if err := send(archive, stream.Send, progress); err != nil {
 		return nil, err
 	}
 	resp, err := stream.CloseAndRecv()
 	if err != nil {
-		return nil, fmt.Errorf("import image: %w", err)
+		return nil, wrap(err, "import image")
 	}
 	return resp.GetImages(), nil
 }
@@ -76,7 +75,7 @@ func send(archive io.Reader, push func(*sandboxhostv1.ImportImageRequest) error,
 				return nil
 			}
 			if err != nil {
-				return fmt.Errorf("import image: %w", err)
+				return wrap(err, "import image")
 			}
 			sent += int64(size)
 			progress(sent)
@@ -96,7 +95,7 @@ func (n *Node) Images(ctx context.Context) ([]*sandboxhostv1.Image, error) {
 	for token := ""; ; {
 		page, err := n.images.ListImages(ctx, &sandboxhostv1.ListImagesRequest{PageSize: pageSize, PageToken: token})
 		if err != nil {
-			return nil, fmt.Errorf("list images: %w", err)
+			return nil, wrap(err, "list images")
 		}
 		out = append(out, page.GetImages()...)
 		if token = page.GetNextPageToken(); token == "" {
@@ -111,7 +110,7 @@ func (n *Node) Logs(ctx context.Context, req *sandboxhostv1.ReadLogsRequest, emi
 	defer cancel()
 	stream, err := n.host.ReadLogs(ctx, req)
 	if err != nil {
-		return fmt.Errorf("read logs: %w", err)
+		return wrap(err, "read logs")
 	}
 	for {
 		msg, err := stream.Recv()

@@ -3,7 +3,6 @@ package target
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 
 	"google.golang.org/grpc"
@@ -50,7 +49,7 @@ func (n *Node) List(ctx context.Context) ([]sandbox.Sandbox, error) {
 	for token := ""; ; {
 		page, err := n.host.ListSandboxes(ctx, &sandboxhostv1.ListSandboxesRequest{PageSize: pageSize, PageToken: token})
 		if err != nil {
-			return nil, fmt.Errorf("list sandboxes: %w", err)
+			return nil, wrap(err, "list sandboxes")
 		}
 		for _, s := range page.GetSandboxes() {
 			out = append(out, sandbox.FromState(s))
@@ -115,7 +114,7 @@ func (n *Node) ensure(ctx context.Context, uid, name string, generation uint64, 
 }
 
 func explainEnsure(name string, err error) error {
-	wrapped := fmt.Errorf("ensure sandbox %s: %w", name, err)
+	wrapped := wrap(err, "ensure sandbox %s", name)
 	switch fault.Reason(err) {
 	case "NAME_TAKEN":
 		return exit.Try(wrapped, "another --name, or staddle rm %s", name)
@@ -132,7 +131,7 @@ func (n *Node) Update(ctx context.Context, uid string, change func(*resourcev1.S
 	for range updateTries {
 		now, err := n.Get(ctx, uid)
 		if err != nil {
-			return sandbox.Sandbox{}, fmt.Errorf("get sandbox %s: %w", uid, err)
+			return sandbox.Sandbox{}, wrap(err, "get sandbox %s", uid)
 		}
 		if now.Manager != sandbox.Local {
 			return sandbox.Sandbox{}, exit.Try(fault.New(fault.Denied, "change sandbox %s: it belongs to the cluster", now.Name),
@@ -160,7 +159,7 @@ func (n *Node) Remove(ctx context.Context, s sandbox.Sandbox) error {
 	}
 	_, err := n.host.RemoveSandbox(ctx, &sandboxhostv1.RemoveSandboxRequest{Uid: s.UID, Manager: sandbox.Local})
 	if err != nil {
-		return fmt.Errorf("remove sandbox %s: %w", s.Name, err)
+		return wrap(err, "remove sandbox %s", s.Name)
 	}
 	return nil
 }
@@ -170,7 +169,7 @@ func (n *Node) Remove(ctx context.Context, s sandbox.Sandbox) error {
 func (n *Node) Forget(ctx context.Context, s sandbox.Sandbox) error {
 	_, err := n.host.ForgetSandbox(ctx, &sandboxhostv1.ForgetSandboxRequest{Uid: s.UID, Manager: s.Manager})
 	if err != nil {
-		return fmt.Errorf("forget sandbox %s: %w", s.Name, err)
+		return wrap(err, "forget sandbox %s", s.Name)
 	}
 	return nil
 }
@@ -182,7 +181,7 @@ func (n *Node) Watch(ctx context.Context, uid string, emit func(sandbox.Event) e
 	defer cancel()
 	stream, err := n.host.WatchSandboxes(ctx, &sandboxhostv1.WatchSandboxesRequest{Uid: uid})
 	if err != nil {
-		return fmt.Errorf("watch sandboxes: %w", err)
+		return wrap(err, "watch sandboxes")
 	}
 	for {
 		msg, err := stream.Recv()
@@ -213,5 +212,5 @@ func ended(what string, err error) error {
 	if errors.Is(err, io.EOF) {
 		return fault.New(fault.Unavailable, "%s: the stream ended", what)
 	}
-	return fmt.Errorf("%s: %w", what, err)
+	return wrap(err, "%s", what)
 }

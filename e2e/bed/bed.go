@@ -39,8 +39,9 @@ type Options struct {
 	Composition string
 	// Disabled components are left out of the graph.
 	Disabled []string
-	// Node is YAML added to node.yaml.
-	Node string
+	// Node is YAML added to node.yaml, Supervisor to its section supervisor, where
+	// each line begins with two spaces.
+	Node, Supervisor string
 	// Coordinator is YAML added to coordinator.yaml.
 	Coordinator string
 	// Env is added to the environment of the supervisor and the command line.
@@ -154,6 +155,9 @@ func (b *Bed) WriteConfig(extra string) {
 	var node strings.Builder
 	fmt.Fprintf(&node, "version: 1\nname: %s\nusers: {first_id: 64100}\nsandboxes: {cgroup_parent: %s, boot_hold: 3s}\n", NodeName, b.Parent)
 	fmt.Fprintf(&node, "supervisor:\n  composition: %s\n", b.opts.Composition)
+	if b.opts.Supervisor != "" {
+		node.WriteString(b.opts.Supervisor + "\n")
+	}
 	if len(b.opts.Disabled) > 0 {
 		node.WriteString("  components:\n")
 		for _, name := range b.opts.Disabled {

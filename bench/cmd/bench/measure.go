@@ -30,7 +30,7 @@ type bench struct {
 }
 
 func measure(ctx context.Context, t *harness, p program) []figure {
-	b := &bench{t: t, bed: bed.New(t, bed.Options{})}
+	b := &bench{t: t, bed: bed.New(t, bed.Options{Supervisor: "  backoff: {stable: 1s}"})}
 	b.bed.Start()
 	b.bed.WaitReady()
 	b.startOfAll(ctx)
@@ -221,15 +221,24 @@ func (b *bench) adoption(ctx context.Context, n int) {
 	b.add(fmt.Sprintf("adoption of %d survivors, kill of sandboxhost to ready", n), "ms", ms(b.killed(ctx, "sandboxhost")), 0, "<= 1500, aim 500")
 }
 
-// kills is how long each process needs from its death to being ready again.
+// kills is how long each process needs from its death to being ready again. They
+// take turns, so that each has been stable before its turn and no back-off grows.
 func (b *bench) kills(ctx context.Context) {
-	for _, name := range []string{"clusteraccess", "storage", "storage-agent", "sandboxhost", "sandbox-agent", "presence"} {
-		var all []float64
-		for range 10 {
-			all = append(all, ms(b.killed(ctx, name)))
+	const rounds = 10
+	var all []float64
+	each := map[string][]float64{}
+	names := []string{"clusteraccess", "storage", "storage-agent", "sandboxhost", "sandbox-agent", "presence"}
+	for range rounds {
+		for _, name := range names {
+			b.bed.WaitComponents()
+			took := ms(b.killed(ctx, name))
+			each[name], all = append(each[name], took), append(all, took)
 		}
-		b.add("kill of "+name+" to ready, p50 of 10", "ms", quantile(all, 0.5), 0, "p99 <= 1000, aim 500")
 	}
+	for _, name := range names {
+		b.add(fmt.Sprintf("kill of %s to ready, p50 of %d", name, rounds), "ms", quantile(each[name], 0.5), 0, "")
+	}
+	b.add(fmt.Sprintf("kill of any process to ready, p99 of %d", len(all)), "ms", quantile(all, 0.99), 0, "<= 1000, aim 500")
 }
 
 // killed ends a component and returns how long it took to be ready again, as the

@@ -298,6 +298,34 @@ func TestSupervisor_RestartByHand(t *testing.T) {
 	}
 }
 
+// SUP-6: restarts of a component that waits, then a stop, while what it waits for
+// is stopped by a signal.
+func TestSupervisor_RestartAndStopWhileWaiting(t *testing.T) {
+	n := newNode(t, "", chain("never ready")...)
+	n.start()
+	pid := n.until("a", "started", func(c *supervisorv1.Component) bool {
+		return c.GetReason() == "recovering 3 volumes"
+	}).GetPid()
+	if err := syscall.Kill(int(pid), syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	for range 5 {
+		if _, err := n.api.RestartComponent(t.Context(), &supervisorv1.RestartComponentRequest{Name: "b"}); err != nil {
+			t.Error(err)
+		}
+	}
+	if got := n.graph()["b"]; got.GetState() != waiting || got.GetStarts() != 0 {
+		t.Errorf("got %v, want b still waiting", got)
+	}
+	begin := time.Now()
+	if code := n.stop(); code != 0 || time.Since(begin) > 8*time.Second {
+		t.Errorf("got exit code %d after %s, want 0 well before the kill", code, time.Since(begin))
+	}
+	if alive(int(pid)) {
+		t.Errorf("got process %d alive, want it gone", pid)
+	}
+}
+
 func TestSupervisor_ShutdownByCall(t *testing.T) {
 	n := newNode(t, "", chain("serve")...)
 	n.start()

@@ -12,9 +12,13 @@ import (
 	"staddle.internal/kit/logging"
 )
 
-// Terminate asks the child to end, if pid is still its process.
+// Terminate asks the child to end, if pid is still its process. One that somebody
+// has stopped is let go on, or it would not hear.
 func (r *Runner) Terminate(name string, pid int) error {
-	_, err := r.signal(name, pid, unix.SIGTERM)
+	if _, err := r.signal(name, pid, unix.SIGTERM); err != nil {
+		return err
+	}
+	_, err := r.signal(name, pid, unix.SIGCONT)
 	return err
 }
 

@@ -110,6 +110,21 @@ func (k *keeper) message(d Decision) string {
 	return sentences[d.Reason]
 }
 
+// inCircle is an error when one step was done again and again and what is
+// observed does not change by it. Without it an engine that is wrong about
+// itself would keep a core busy.
+func (k *keeper) inCircle(d Decision) error {
+	const most = 3
+	if d.Kind != Act || d.Action != k.life.last {
+		k.life.last, k.life.repeated, k.retry = d.Action, 0, retryNotes{}
+		return nil
+	}
+	if k.life.repeated++; k.life.repeated < most {
+		return nil
+	}
+	return fault.New(fault.Internal, "%s: was done %d times and changed nothing", d.Action.Step, k.life.repeated+1)
+}
+
 // begin goes on to the next attempt.
 func (k *keeper) begin(waits bool, at moment) error {
 	var failures uint32
@@ -169,10 +184,13 @@ func (k *keeper) act(ctx context.Context, a engine.Action, at moment) error {
 	err := k.attend(ctx, limit, wanted, func(ctx context.Context) error {
 		return k.host.deps.Engine.Do(ctx, attempt, a)
 	})
+	select {
+	case <-k.progress: // of a step that is over
+	default:
+	}
 	if err != nil {
 		return err
 	}
-	k.retry = retryNotes{}
 	switch a.Step {
 	case engine.StepImages:
 		k.life.images = attempt.SpecHash == k.hash

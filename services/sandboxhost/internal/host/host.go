@@ -9,9 +9,9 @@
 // container but through the engine, and never take a failed question for an
 // answer. In the trail it comes after internal/api and before internal/engine.
 //
-// Not yet: a container that is restarted alone inside a running sandbox. The
-// last authority of the node is known from clusteraccess only; while that is
-// unknown after a start, a disconnect policy counts from that start.
+// Not yet: a container that is restarted alone inside a running sandbox. While
+// clusteraccess, which keeps the node's authority, has not told it after a start of
+// the host, disconnect policies count from that start.
 package host
 
 import (
@@ -191,19 +191,17 @@ func (h *Host) Look(uid id.Sandbox) {
 // SetAuthority tells when the node's session was renewed last, as time since boot.
 // It never goes back.
 func (h *Host) SetAuthority(renewedAt time.Duration) {
-	for {
-		old := h.renewed.Load()
-		if int64(renewedAt) <= old {
-			return
-		}
-		if h.renewed.CompareAndSwap(old, int64(renewedAt)) {
-			break
-		}
-	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	before := h.renewed.Load()
+	if int64(renewedAt) <= before {
+		return
+	}
+	h.renewed.Store(int64(renewedAt))
 	for _, k := range h.keepers {
-		if k.cut.Load() {
+		// The first word may be older than the start, from which was counted
+		// until now. Later ones matter only to those that were stopped.
+		if before == 0 || k.cut.Load() {
 			k.hint()
 		}
 	}
@@ -359,11 +357,18 @@ func (h *Host) drop(k *keeper, tomb *sandboxhostv1.Tombstone) {
 	}
 }
 
-// lastContact is the last renewal of the node's
-// authority on the boot clock, or when the host began if there was none since.
-func (h *Host) lastContact() time.Duration {
-	return max(h.started, time.Duration(h.renewed.Load()))
+// authority is when the node's session was renewed last, or when the host began
+// while that is not known.
+func (h *Host) authority() time.Duration {
+	if renewed := h.renewed.Load(); renewed != 0 {
+		return time.Duration(renewed)
+	}
+	return h.started
 }
+
+// quietSince is since when the cluster has had the time to name a sandbox and
+// has not been in contact.
+func (h *Host) quietSince() time.Duration { return max(h.started, h.authority()) }
 
 func (h *Host) now() moment { return moment{Wall: time.Now(), Boot: h.deps.Now()} }
 

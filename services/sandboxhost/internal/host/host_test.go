@@ -513,6 +513,31 @@ func TestHost_StepFailsOnce(t *testing.T) {
 	}
 }
 
+// An engine that does nothing and says that it did is not asked without a pause.
+func TestHost_StepWithoutEffect(t *testing.T) {
+	inBubble(t, func(n *node) {
+		w := wishFor(host.ManagerLocal, "sleep")
+		n.ensure(w)
+		n.awaitPhase(w.GetUid(), running, 1)
+		count := 0
+		n.engine.After = func(ctx context.Context, uid id.Sandbox, a engine.Action) error {
+			if a.Step != engine.StepRelease {
+				return nil
+			}
+			count++
+			return n.engine.Do(ctx, engine.Attempt{Wish: w, Number: 1}, engine.Action{Step: engine.StepNamespaces})
+		}
+		w.Generation, w.Spec.Desired = 2, resourcev1.DesiredState_DESIRED_STATE_STOPPED
+		n.ensure(w)
+		time.Sleep(30 * time.Second)
+		synctest.Wait()
+		if count < 4 || count > 30 {
+			n.t.Errorf("released %d times in 30 s, want a few", count)
+		}
+		n.await(w.GetUid(), "told", func(s state) bool { return strings.Contains(s.GetStatus().GetMessage(), "changed nothing") })
+	})
+}
+
 func TestHost_Reboot(t *testing.T) {
 	stopAfter := &resourcev1.DisconnectPolicy{StopAfter: durationpb.New(time.Minute)}
 	tests := []struct {
@@ -637,6 +662,26 @@ func TestHost_Disconnect(t *testing.T) {
 		}
 		n.host.SetAuthority(time.Since(n.booted))
 		n.awaitPhase(w.GetUid(), running, 2)
+	})
+}
+
+// A restart of the host gives a sandbox that is cut off no more time.
+func TestHost_DisconnectSurvivesRestart(t *testing.T) {
+	inBubble(t, func(n *node) {
+		w := wishFor(host.ManagerCluster, "sleep")
+		w.Spec.Disconnect = &resourcev1.DisconnectPolicy{StopAfter: durationpb.New(30 * time.Second)}
+		n.ensure(w)
+		renewed := time.Now()
+		n.host.SetAuthority(renewed.Sub(n.booted))
+		n.awaitPhase(w.GetUid(), running, 1)
+		time.Sleep(20 * time.Second)
+		n.kill()
+		n.start()
+		n.host.SetAuthority(renewed.Sub(n.booted))
+		n.awaitPhase(w.GetUid(), stopped, 1)
+		if after := time.Since(renewed); after < 30*time.Second || after > 31*time.Second {
+			n.t.Errorf("stopped %v after the last renewal, want 30 s", after)
+		}
 	})
 }
 

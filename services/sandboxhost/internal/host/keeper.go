@@ -53,8 +53,10 @@ type keeper struct {
 
 // lifeNotes is what a keeper remembers of one attempt, and forgets with it.
 type lifeNotes struct {
-	images    bool  // present
-	failure   error // of a step that cannot succeed
+	images    bool          // present
+	failure   error         // of a step that cannot succeed
+	last      engine.Action // that was done
+	repeated  int           // how often that was done in a row, without the first
 	noted     map[string]bool
 	signalled map[string]syscall.Signal
 }
@@ -114,7 +116,11 @@ func (k *keeper) advance(ctx context.Context) time.Duration {
 			k.explain(d.Reason)
 			return k.restFor(now)
 		}
-		if err := k.carryOut(ctx, d); err != nil {
+		err := k.carryOut(ctx, d)
+		if err == nil {
+			err = k.inCircle(d)
+		}
+		if err != nil {
 			k.troubled(ctx, d.Action, err)
 		}
 	}
@@ -194,7 +200,7 @@ func (k *keeper) restFor(now time.Duration) time.Duration {
 		until(d)
 	}
 	if k.waitsForCluster() {
-		until(k.host.lastContact() + k.host.cfg.BootHold)
+		until(k.host.quietSince() + k.host.cfg.BootHold)
 	}
 	return limit
 }
@@ -205,7 +211,7 @@ func (k *keeper) cutOffAt() (time.Duration, bool) {
 	if after == nil || k.rec.GetWish().GetManager() != ManagerCluster {
 		return 0, false
 	}
-	return k.host.lastContact() + after.AsDuration(), true
+	return k.host.authority() + after.AsDuration(), true
 }
 
 func (k *keeper) cutOff(now time.Duration) bool {
@@ -225,7 +231,7 @@ func (k *keeper) waitsForCluster() bool {
 // cluster for a while and its policy is to be kept.
 func (k *keeper) unhold(now time.Duration) error {
 	keep := k.rec.GetWish().GetSpec().GetDisconnect().GetStopAfter() == nil
-	if !k.waitsForCluster() || !keep || now < k.host.lastContact()+k.host.cfg.BootHold {
+	if !k.waitsForCluster() || !keep || now < k.host.quietSince()+k.host.cfg.BootHold {
 		return nil
 	}
 	return k.change(durable, func(r *sandboxhostv1.SandboxRecord) { r.WaitsForCluster = false })

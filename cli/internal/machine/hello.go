@@ -101,18 +101,25 @@ func (m *Machine) ensureImage(ctx context.Context, host *target.Node) (bool, err
 func (m *Machine) ensureHello(ctx context.Context, cluster *target.Cluster) (*sandbox.Sandbox, error) {
 	r, err := cluster.ByName(ctx, resourcev1.Kind_KIND_SANDBOX, helloName)
 	var s sandbox.Sandbox
+	created := false
 	switch {
 	case fault.KindOf(err) == fault.NotFound:
 		if s, err = cluster.Create(ctx, helloName, nil, helloSpec()); err != nil {
 			return nil, err
 		}
 		m.say("created sandbox %s", helloName)
+		created = true
 	case err != nil:
 		return nil, err
 	default:
 		s = sandbox.FromRecord(r)
 		m.say("sandbox %s is there already", helloName)
 	}
+	return m.helloRuns(ctx, cluster, s, created)
+}
+
+// helloRuns waits until the sandbox runs and has its address.
+func (m *Machine) helloRuns(ctx context.Context, cluster *target.Cluster, s sandbox.Sandbox, created bool) (*sandbox.Sandbox, error) {
 	for {
 		if s.Running() && len(s.Status.GetAddresses()) > 0 {
 			return &s, nil
@@ -121,12 +128,14 @@ func (m *Machine) ensureHello(ctx context.Context, cluster *target.Cluster) (*sa
 			m.say("sandbox %s does not run: %s; try: staddle start %s", helloName, s.Why(), helloName)
 			return nil, nil
 		}
-		if why, failed := s.Failed(); failed {
+		// One that was there may have died with the machine; its policy starts it again.
+		if why, failed := s.Failed(); failed && created {
 			return nil, fault.New(fault.Internal, "start sandbox %s: %s", helloName, why)
 		}
 		if err := backoff.Wait(ctx, pollPeriod); err != nil {
 			return nil, fault.New(fault.Unavailable, "start sandbox %s: does not run in time: %s", helloName, s.Why())
 		}
+		var err error
 		if s, err = cluster.Get(ctx, s.UID); err != nil {
 			return nil, err
 		}

@@ -223,6 +223,11 @@ func (st *stream) wait(ctx context.Context) bool {
 	case <-done:
 		return true
 	case <-ctx.Done():
+	}
+	select { // both may have come
+	case <-done:
+		return true
+	default:
 		return false
 	}
 }

@@ -387,7 +387,7 @@ func TestSupervisor_RefusesAWrongFile(t *testing.T) {
 		{"wrong type", "version: 1\nsupervisor: {stop_timeout: [1]}\n", "node.yaml:2: supervisor.stop_timeout"},
 		{"unknown key", "version: 1\nsupervisr: {}\n", `nearest known key is "supervisor"`},
 		{"circle", "version: 1\nsupervisor:\n  components:\n    - {name: storage, needs: [presence]}\n", "in a circle"},
-		{"unknown need", "version: 1\nsupervisor:\n  components:\n    - {name: storage, needs: [presense]}\n", `"presense"`},
+		{"unknown need", "version: 1\nsupervisor:\n  components:\n    - {name: storage, needs: [storaje]}\n", `"storaje"`},
 	}
 	for _, tt := range tests {
 		for _, args := range [][]string{{"--check-config"}, nil} {

@@ -89,7 +89,7 @@ func gone(t *testing.T, pid int) bool {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer unix.Close(fd)
+	defer func() { _ = unix.Close(fd) }() // nothing was written
 	ended, err := waitFD(t.Context(), fd, time.Millisecond)
 	if err != nil {
 		t.Fatal(err)
@@ -215,9 +215,8 @@ func TestFork_LeavesTheModeOfPassedFiles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	state, err := process.Wait()
-	if err != nil || describe(state) != "exit code 7" {
-		t.Errorf("got %v (%v), want exit code 7", state, err)
+	if how := describe(process.Wait()); how != "exit code 7" {
+		t.Errorf("got %s, want exit code 7", how)
 	}
 	flags, err := unix.FcntlInt(uintptr(p[0]), unix.F_GETFL, 0)
 	if err != nil || flags&unix.O_NONBLOCK == 0 {
@@ -270,8 +269,11 @@ func TestCgroup_ClearEndsWhatLeftItsParent(t *testing.T) {
 		if empty, err := g.empty(); empty || err != nil {
 			t.Errorf("got empty %v (%v), want two processes in it", empty, err)
 		}
-		done := make(chan error, 1)
-		go func() { done <- cmd.Wait() }() // reaps; waited for below
+		done := make(chan struct{})
+		go func() { // reaps; waited for below
+			_ = cmd.Wait() // it is killed
+			close(done)
+		}()
 		if err := g.clear(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -287,7 +289,7 @@ func TestSocket_IsMadeAnewOnlyWhenItsPathIsLost(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer os.RemoveAll(dir)
+	defer func() { _ = os.RemoveAll(dir) }() // a few empty files
 	s := &socket{path: filepath.Join(dir, "a.sock")}
 	inode := func() uint64 {
 		f, err := s.passed()

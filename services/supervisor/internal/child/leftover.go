@@ -121,7 +121,7 @@ func endLeftover(ctx context.Context, dir, name, boot string, ours bool, grace t
 	if fd < 0 {
 		return 0, removeNote(dir, name)
 	}
-	defer unix.Close(fd)
+	defer func() { err = errors.Join(err, unix.Close(fd)) }()
 	if ours {
 		grace = orphanGrace
 	} else if err := signalFD(fd, unix.SIGTERM); err != nil {

@@ -87,7 +87,10 @@ func (r *Runner) birth(ctx context.Context, c *child) (int, error) {
 	}
 	attr, missing := attributes(c.spec, r.own)
 	if len(missing) > 0 {
-		r.warnOnce("capabilities missing", c.spec.Name, fmt.Errorf("this process does not have %v itself", missing))
+		r.once("capabilities of "+c.spec.Name, func() {
+			r.deps.Log.Warn("capabilities missing", logging.Component(c.spec.Name),
+				logging.Reason(fmt.Sprintf("this process does not have %v itself", missing)))
+		})
 	}
 	if in.cgroup != nil {
 		attr.UseCgroupFD, attr.CgroupFD = true, int(in.cgroup.Fd())
@@ -120,13 +123,7 @@ func (r *Runner) forgetOwnerLocked(name string) {
 
 // reap waits for one child and tells of its end when nothing of it is left.
 func (r *Runner) reap(ctx context.Context, c *child, pid int) {
-	how := ""
-	state, err := c.process.Wait()
-	if err != nil {
-		how = "unknown: " + err.Error()
-	} else {
-		how = describe(state)
-	}
+	how := describe(c.process.Wait())
 	if err := c.cgroup.clear(ctx); err != nil {
 		r.deps.Log.Warn("processes left", logging.Component(c.spec.Name), logging.Err(err))
 	}
@@ -145,8 +142,11 @@ func (r *Runner) reap(ctx context.Context, c *child, pid int) {
 	r.deps.Exited(Exit{Name: c.spec.Name, PID: pid, How: how})
 }
 
-// describe says in words how a process ended.
-func describe(state *os.ProcessState) string {
+// describe says in words how a process ended, also if that cannot be known.
+func describe(state *os.ProcessState, err error) string {
+	if err != nil {
+		return "unknown: " + err.Error()
+	}
 	if status, ok := state.Sys().(interface {
 		Signaled() bool
 		Signal() unix.Signal

@@ -56,7 +56,7 @@ func trimOutput(dir, name string, limit int64) error {
 func trim(f *os.File, info os.FileInfo, older string) error {
 	block := int64(4096)
 	if st, ok := info.Sys().(*syscall.Stat_t); ok && st.Blksize > 0 {
-		block = int64(st.Blksize)
+		block = st.Blksize
 	}
 	whole := (info.Size() - 1) / block * block // never up to the very end: the kernel refuses that
 	out, err := os.OpenFile(older, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, 0o640)

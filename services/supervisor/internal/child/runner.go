@@ -73,8 +73,8 @@ type Runner struct {
 	spawner spawner
 	store   *fdstore.Manager
 	boot    string
-	own     uint64 // capabilities of this process
-	warned  sync.Map
+	own     uint64   // capabilities of this process
+	told    sync.Map // troubles by their key
 
 	wg sync.WaitGroup // one goroutine per child, and the spawner
 
@@ -238,15 +238,17 @@ func (r *Runner) trimOutputs(ctx context.Context) {
 		}
 		for _, s := range r.cfg.Specs {
 			if err := trimOutput(r.cfg.LogDir, s.Name, maxOutput); err != nil {
-				r.warnOnce("output not trimmed", s.Name, err)
+				r.once("output of "+s.Name, func() {
+					r.deps.Log.Warn("output not trimmed", logging.Component(s.Name), logging.Err(err))
+				})
 			}
 		}
 	}
 }
 
-// warnOnce logs a lasting trouble once per component.
-func (r *Runner) warnOnce(message, name string, err error) {
-	if _, told := r.warned.LoadOrStore(message+name, true); !told {
-		r.deps.Log.Warn(message, logging.Component(name), logging.Err(err))
+// once tells a lasting trouble the first time only.
+func (r *Runner) once(trouble string, tell func()) {
+	if _, told := r.told.LoadOrStore(trouble, true); !told {
+		tell()
 	}
 }

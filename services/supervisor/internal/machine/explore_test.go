@@ -16,7 +16,6 @@ type world struct {
 	live  map[string]int  // process ids
 	asked map[string]bool // to start, and not answered yet
 	next  int
-	stop  bool
 }
 
 func (w world) clone() world {

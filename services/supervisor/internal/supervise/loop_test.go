@@ -130,14 +130,14 @@ func TestLoop_StartThatFailsIsRetriedForEver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := &obedient{fail: errors.New("no such program")}
 		l, stop := run(t, o, false)
-		time.Sleep(time.Hour)
+		<-time.After(time.Hour)
 		if m := l.Table().Members["a"]; m.State != machine.BackingOff || !strings.Contains(m.Reason, "no such program") {
 			t.Errorf("got %s (%s), want it backing off with the reason", m.State, m.Reason)
 		}
 		o.mu.Lock()
 		o.fail = nil
 		o.mu.Unlock()
-		time.Sleep(10 * time.Second)
+		<-time.After(10 * time.Second)
 		synctest.Wait()
 		if reason, _ := Describe(l.plan, l.Table()); reason != "" {
 			t.Errorf("got %s, want all ready once the program is there", reason)

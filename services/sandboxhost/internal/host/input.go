@@ -60,6 +60,22 @@ func (in Input) observed(name string) (engine.Container, bool) {
 	return engine.Container{}, false
 }
 
+// firstMissing finds the first container of the spec that was not started in
+// this attempt, and what there is of it.
+func (in Input) firstMissing() (name string, c engine.Container, missing bool) {
+	attempt := in.Record.GetStatus().GetAttempt()
+	for _, spec := range in.Record.GetWish().GetSpec().GetContainers() {
+		if noted(in.Record, spec.GetName(), attempt) {
+			continue
+		}
+		c, _ := in.observed(spec.GetName())
+		if c.State != engine.Running {
+			return spec.GetName(), c, true
+		}
+	}
+	return "", engine.Container{}, false
+}
+
 // ofOtherAttempts returns containers that do not belong to the current attempt:
 // they are there when the journal was lost, and must be gone before anything else
 // is done.

@@ -164,3 +164,8 @@ func (k *keeper) leave(tomb *sandboxhostv1.Tombstone) {
 	k.host.drop(k, tomb)
 	k.host.hub.Delete(k.uid, stateOf(k.rec))
 }
+
+// busy is the answer to a letter that does not fit into the mailbox.
+func (k *keeper) busy() error {
+	return fault.New(fault.Unavailable, "sandbox %s: its keeper is busy, ask again", k.uid)
+}

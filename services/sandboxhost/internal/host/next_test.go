@@ -1,193 +1,16 @@
 package host
 
 import (
-	"context"
-	"fmt"
 	"math/rand/v2"
-	"strings"
-	"syscall"
 	"testing"
-	"time"
 
 	"google.golang.org/protobuf/proto"
 
-	"staddle.internal/kit/id"
 	"staddle.internal/services/sandboxhost/internal/engine"
 	"staddle.internal/services/sandboxhost/internal/engine/mem"
 
 	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
-	sandboxhostv1 "staddle.internal/proto/gen/staddle/sandboxhost/v1"
 )
-
-// model drives Next against an engine in memory, without keeper, time or
-// journal: every decision is applied as the keeper would.
-type model struct {
-	t         *testing.T
-	uid       id.Sandbox
-	engine    *mem.Engine
-	boot      string
-	rec       *sandboxhostv1.SandboxRecord
-	saved     *sandboxhostv1.SandboxRecord // as the journal has it
-	images    bool
-	failed    bool
-	cutOff    bool
-	graceOver bool
-	signalled map[string]syscall.Signal
-	noted     map[string]bool
-	trail     []string
-}
-
-func newModel(t *testing.T, spec *resourcev1.SandboxSpec) *model {
-	m := &model{t: t, uid: id.NewSandbox(), engine: mem.New(), boot: "boot"}
-	wish := &sandboxhostv1.Wish{Uid: string(m.uid), Name: "web", Manager: ManagerLocal, Generation: 1, Spec: spec}
-	m.rec = newRecord(wish, m.hash(spec), "boot", m.at())
-	m.saved = m.rec
-	m.forgetLife()
-	return m
-}
-
-func (m *model) at() moment { return moment{Wall: time.Unix(1e9, 0), Boot: time.Hour} }
-
-func (m *model) forgetLife() {
-	m.images, m.failed, m.graceOver = false, false, false
-	m.signalled, m.noted = make(map[string]syscall.Signal), make(map[string]bool)
-}
-
-func (m *model) hash(spec *resourcev1.SandboxSpec) string {
-	h, err := engine.SpecHash(spec)
-	if err != nil {
-		m.t.Fatal(err)
-	}
-	return h
-}
-
-func (m *model) observe() engine.Observed {
-	o, err := m.engine.Observe(context.Background(), m.uid)
-	if err != nil {
-		m.t.Fatal(err)
-	}
-	return o
-}
-
-// wish replaces the spec under the next generation.
-func (m *model) wish(change func(*resourcev1.SandboxSpec)) {
-	w := proto.CloneOf(m.rec.GetWish())
-	w.Generation++
-	change(w.Spec)
-	hash := m.hash(w.GetSpec())
-	if hash != m.rec.GetAttemptSpecHash() {
-		m.images = false
-	}
-	m.rec = proto.CloneOf(m.rec)
-	accept(m.rec, w, hash, m.at())
-	m.saved = m.rec
-}
-
-// step applies one decision and reports whether it was to rest.
-func (m *model) step() (rested bool) {
-	m.t.Helper()
-	in := Input{
-		Record: m.rec, SpecHash: m.hash(m.rec.GetWish().GetSpec()), Observed: m.observe(),
-		CutOff: m.cutOff, BackoffOver: true, ImagesReady: m.images, Failed: m.failed,
-		GraceOver: m.graceOver, Noted: m.noted, Signalled: m.signalled,
-	}
-	before := proto.CloneOf(m.rec)
-	d := Next(in)
-	if !proto.Equal(before, m.rec) {
-		m.t.Fatalf("Next changed the record")
-	}
-	m.trail = append(m.trail, fmt.Sprintf("%d %v %s %s", d.Kind, phaseName(d.Phase), d.Action.Step, d.Action.Container))
-	m.rec = proto.CloneOf(m.rec)
-	switch d.Kind {
-	case Rest:
-		return true
-	case Act:
-		m.do(d.Action)
-	case NoteExit:
-		noteExit(m.rec, d.Container, m.at())
-		m.noted[d.Container.ID] = true
-	case Enter:
-		enter(m.rec, d, "", m.at())
-	case Begin:
-		begin(m.rec, in.SpecHash, 0, 0, m.at())
-		m.forgetLife()
-	case TornDown:
-		tornDown(m.rec, m.at())
-	}
-	if d.Kind != Act && (d.Kind != Enter || d.Phase >= running) {
-		m.saved = m.rec
-	}
-	m.checkForward(before)
-	return false
-}
-
-func (m *model) do(a engine.Action) {
-	if a.Step == engine.StepCreate {
-		for _, c := range m.observe().Containers {
-			if c.State == engine.Running && c.Note.GetContainer() == a.Container {
-				m.t.Fatalf("a second container of %s is made beside a live one\n%s", a.Container, m.story())
-			}
-		}
-	}
-	if a.Step == engine.StepDelete {
-		m.checkNoted(a.ContainerID)
-	}
-	attempt := engine.Attempt{
-		Wish: m.rec.GetWish(), SpecHash: m.hash(m.rec.GetWish().GetSpec()), Number: m.rec.GetStatus().GetAttempt(),
-	}
-	if err := m.engine.Do(context.Background(), attempt, a); err != nil {
-		if !bringsUp(a.Step) {
-			m.t.Fatalf("%s: %v\n%s", a.Step, err, m.story())
-		}
-		m.failed = true
-	}
-	switch a.Step {
-	case engine.StepImages:
-		m.images = true
-	case engine.StepSignal:
-		m.signalled[a.ContainerID] = a.Signal
-	}
-}
-
-// checkNoted demands that the exit of a container was written down before it is
-// removed.
-func (m *model) checkNoted(containerID string) {
-	for _, c := range m.observe().Containers {
-		if c.ID == containerID && c.State == engine.Exited && !noted(m.rec, c.Note.GetContainer(), c.Note.GetAttempt()) {
-			m.t.Fatalf("%s is removed before its exit is written down\n%s", containerID, m.story())
-		}
-	}
-}
-
-func (m *model) checkForward(before *sandboxhostv1.SandboxRecord) {
-	was, is := before.GetStatus(), m.rec.GetStatus()
-	if is.GetAttempt() < was.GetAttempt() || is.GetAttempt() == was.GetAttempt() && is.GetPhase() < was.GetPhase() {
-		m.t.Fatalf("went back from %d %v to %d %v\n%s", was.GetAttempt(), was.GetPhase(), is.GetAttempt(), is.GetPhase(), m.story())
-	}
-}
-
-// settle steps until at rest. A sandbox that waits for a container to end sees
-// its grace period pass.
-func (m *model) settle() {
-	m.t.Helper()
-	const limit = 200
-	for range limit {
-		if !m.step() {
-			continue
-		}
-		if s := m.rec.GetStatus(); len(m.signalled) > 0 && !m.graceOver && len(m.observe().Containers) > 0 && s.GetPhase() >= stopping {
-			m.graceOver = true
-			continue
-		}
-		return
-	}
-	m.t.Fatalf("no rest after %d steps\n%s", limit, m.story())
-}
-
-func (m *model) story() string {
-	tail := m.trail[max(0, len(m.trail)-40):]
-	return strings.Join(tail, "\n") + "\n" + m.rec.String()
-}
 
 func command(words ...string) *resourcev1.ContainerSpec {
 	return &resourcev1.ContainerSpec{Image: mem.Image, Command: words}
@@ -298,23 +121,6 @@ func TestNext_Life(t *testing.T) {
 	}
 }
 
-func (m *model) end(name string, exit engine.Exit) {
-	m.t.Helper()
-	if err := m.engine.End(m.uid, name, exit); err != nil {
-		m.t.Fatal(err)
-	}
-}
-
-func (m *model) alive() int {
-	n := 0
-	for _, c := range m.observe().Containers {
-		if c.State == engine.Running {
-			n++
-		}
-	}
-	return n
-}
-
 // TestNext_ComesToRest is the specification: whatever happens at whatever step,
 // the sandbox comes to rest as it is wished for, never runs twice, never goes
 // back, and removed leaves nothing.
@@ -361,44 +167,6 @@ func randomSpec(r *rand.Rand) *resourcev1.SandboxSpec {
 		}
 	}
 	return specOf(policies[r.IntN(len(policies))], containers...)
-}
-
-// disturb does something that may happen at any time.
-func (m *model) disturb(r *rand.Rand) {
-	name := string(rune('a' + r.IntN(3)))
-	switch r.IntN(8) {
-	case 0:
-		_ = m.engine.End(m.uid, name, engine.Exit{Code: uint32(r.IntN(2))}) // may not run
-	case 1:
-		m.engine.Vanish(m.uid, name)
-	case 2:
-		m.wish(func(s *resourcev1.SandboxSpec) { s.Desired = resourcev1.DesiredState(1 + r.IntN(2)) })
-	case 3:
-		m.wish(func(s *resourcev1.SandboxSpec) { s.Hostname = fmt.Sprintf("h%d", r.IntN(3)) })
-	case 4:
-		m.cutOff = !m.cutOff
-	case 5: // the host was killed: what only the keeper knew is gone
-		m.forgetLife()
-		m.restart()
-	case 6: // the journal is lost
-		if o := m.observe(); newestNote(o) != nil && !m.cutOff {
-			m.forgetLife()
-			m.rec, _ = restore(nil, nil, o, m.boot, m.at())
-			m.saved = m.rec
-		}
-	case 7: // reboot
-		m.engine.Reboot()
-		m.forgetLife()
-		m.boot += "+"
-		m.restart()
-	}
-}
-
-func (m *model) restart() {
-	before := m.rec
-	m.rec, _ = restore(m.saved, nil, m.observe(), m.boot, m.at())
-	m.saved = m.rec
-	m.checkForward(before)
 }
 
 // A live container of an attempt that the record does not know is ended before

@@ -41,9 +41,10 @@ type SandboxHostServiceClient interface {
 	// and the sandbox is kept as the spec says across the death of every process
 	// of the node and across a reboot. It does not wait for anything to run;
 	// watch for the phase RUNNING. Safe to repeat: the same wish again is OK.
-	// Returns Invalid if the spec breaks a rule; Denied with reason
-	// HOST_NETWORK_NOT_ALLOWED if the node does not allow what it asks for, or
-	// MANAGER_MISMATCH if the sandbox is another manager's; Conflict with reason
+	// Returns Invalid if the spec breaks a rule, with reason DISKS_NEED_CLUSTER if
+	// a sandbox of manager local mounts a disk; Denied with reason
+	// HOST_NETWORK_NOT_ALLOWED or SANDBOX_NETWORK_DISABLED if the node does not
+	// have or allow the network that it asks for, or MANAGER_MISMATCH if the sandbox is another manager's; Conflict with reason
 	// STALE_GENERATION for a lower generation, SPEC_CHANGED for another spec
 	// under the same generation, TOMBSTONE for a uid that was removed, NAME_TAKEN
 	// for a name that another sandbox of this manager has, BEING_REMOVED while it is
@@ -192,9 +193,10 @@ type SandboxHostServiceServer interface {
 	// and the sandbox is kept as the spec says across the death of every process
 	// of the node and across a reboot. It does not wait for anything to run;
 	// watch for the phase RUNNING. Safe to repeat: the same wish again is OK.
-	// Returns Invalid if the spec breaks a rule; Denied with reason
-	// HOST_NETWORK_NOT_ALLOWED if the node does not allow what it asks for, or
-	// MANAGER_MISMATCH if the sandbox is another manager's; Conflict with reason
+	// Returns Invalid if the spec breaks a rule, with reason DISKS_NEED_CLUSTER if
+	// a sandbox of manager local mounts a disk; Denied with reason
+	// HOST_NETWORK_NOT_ALLOWED or SANDBOX_NETWORK_DISABLED if the node does not
+	// have or allow the network that it asks for, or MANAGER_MISMATCH if the sandbox is another manager's; Conflict with reason
 	// STALE_GENERATION for a lower generation, SPEC_CHANGED for another spec
 	// under the same generation, TOMBSTONE for a uid that was removed, NAME_TAKEN
 	// for a name that another sandbox of this manager has, BEING_REMOVED while it is

@@ -1,0 +1,119 @@
+package host_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"staddle.internal/kit/fault"
+	"staddle.internal/kit/id"
+	"staddle.internal/services/sandboxhost/internal/engine"
+	"staddle.internal/services/sandboxhost/internal/host"
+
+	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
+)
+
+// A removal cuts a pull short. (LIF-4)
+func TestHost_RemoveInterruptsPull(t *testing.T) {
+	inBubble(t, func(n *node) {
+		pulling := make(chan struct{})
+		n.engine.Before = func(ctx context.Context, _ id.Sandbox, a engine.Action) error {
+			if a.Step != engine.StepImages {
+				return nil
+			}
+			close(pulling)
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		w := wishFor(host.ManagerLocal, "sleep")
+		n.ensure(w)
+		<-pulling
+		began := time.Now()
+		if err := n.host.Remove(n.t.Context(), id.Sandbox(w.GetUid()), host.ManagerLocal); err != nil {
+			n.t.Fatal(err)
+		}
+		n.await(w.GetUid(), "torn down", func(s state) bool { return s.GetStatus().GetTornDownAt() != nil })
+		if took := time.Since(began); took > time.Second {
+			n.t.Errorf("removal took %v", took)
+		}
+	})
+}
+
+// A step that cannot succeed fails the attempt with its cause and leaves nothing. (LIF-4)
+func TestHost_StepFails(t *testing.T) {
+	steps := []engine.Step{engine.StepImages, engine.StepNamespaces, engine.StepNetwork, engine.StepCreate, engine.StepStart}
+	for _, step := range steps {
+		t.Run(string(step), func(t *testing.T) {
+			inBubble(t, func(n *node) {
+				n.engine.Before = func(_ context.Context, _ id.Sandbox, a engine.Action) error {
+					if a.Step == step {
+						return fault.New(fault.NotFound, "no such thing as this")
+					}
+					return nil
+				}
+				w := wishFor(host.ManagerLocal, "sleep", "sleep")
+				w.Spec.RestartPolicy = resourcev1.RestartPolicy_RESTART_POLICY_NEVER
+				n.ensure(w)
+				s := n.awaitPhase(w.GetUid(), failed, 1)
+				if !strings.Contains(s.GetStatus().GetMessage(), "no such thing as this") {
+					n.t.Errorf("got message %q, want the cause", s.GetStatus().GetMessage())
+				}
+				if o := n.observe(w.GetUid()); !o.Empty() {
+					n.t.Errorf("left: %+v", o)
+				}
+			})
+		})
+	}
+}
+
+func TestHost_StepFailsOnce(t *testing.T) {
+	for nth := 1; nth <= 13; nth++ {
+		t.Run(fmt.Sprintf("step %d", nth), func(t *testing.T) {
+			inBubble(t, func(n *node) {
+				count := 0
+				n.engine.Before = func(context.Context, id.Sandbox, engine.Action) error {
+					if count++; count == nth {
+						return fault.New(fault.Unavailable, "not now")
+					}
+					return nil
+				}
+				w := wishFor(host.ManagerLocal, "sleep", "sleep")
+				n.ensure(w)
+				n.awaitPhase(w.GetUid(), running, 1)
+				if err := n.host.Remove(n.t.Context(), id.Sandbox(w.GetUid()), host.ManagerLocal); err != nil {
+					n.t.Fatal(err)
+				}
+				n.await(w.GetUid(), "torn down", func(s state) bool { return s.GetStatus().GetTornDownAt() != nil })
+				n.startedOnce()
+			})
+		})
+	}
+}
+
+// An engine that does nothing and says that it did is not asked without a pause.
+func TestHost_StepWithoutEffect(t *testing.T) {
+	inBubble(t, func(n *node) {
+		w := wishFor(host.ManagerLocal, "sleep")
+		n.ensure(w)
+		n.awaitPhase(w.GetUid(), running, 1)
+		count := 0
+		n.engine.After = func(ctx context.Context, uid id.Sandbox, a engine.Action) error {
+			if a.Step != engine.StepRelease {
+				return nil
+			}
+			count++
+			return n.engine.Do(ctx, engine.Attempt{Wish: w, Number: 1}, engine.Action{Step: engine.StepNamespaces})
+		}
+		w.Generation, w.Spec.Desired = 2, resourcev1.DesiredState_DESIRED_STATE_STOPPED
+		n.ensure(w)
+		time.Sleep(30 * time.Second)
+		synctest.Wait()
+		if count < 4 || count > 30 {
+			n.t.Errorf("released %d times in 30 s, want a few", count)
+		}
+		n.await(w.GetUid(), "told", func(s state) bool { return strings.Contains(s.GetStatus().GetMessage(), "changed nothing") })
+	})
+}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"strings"
 
 	"go.yaml.in/yaml/v3"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -55,10 +56,16 @@ func block(n *yaml.Node) {
 			n.Style = yaml.FlowStyle
 		}
 	}
+	if n.Kind == yaml.ScalarNode && n.Tag == "!!str" && oldBool[strings.ToLower(n.Value)] {
+		n.Style = yaml.DoubleQuotedStyle
+	}
 	for _, c := range n.Content {
 		block(c)
 	}
 }
+
+// oldBool are the words that other readers of YAML take for yes or no.
+var oldBool = map[string]bool{"y": true, "n": true, "yes": true, "no": true, "on": true, "off": true}
 
 func compact(m proto.Message) ([]byte, error) {
 	if r, ok := m.(*resourcev1.Resource); ok {

@@ -1,6 +1,7 @@
 package process
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"staddle.internal/kit/backoff"
 	"staddle.internal/kit/fault"
 	"staddle.internal/kit/leash"
 )
@@ -19,9 +21,12 @@ import (
 // long to end as its leash allows.
 const lockTimeout = leash.HardExit + time.Second
 
+// lockPause is how often it looks: the kernel offers no wait that ends in time.
+const lockPause = 10 * time.Millisecond
+
 // lock claims the data folder of a process. Two processes never hold it; the
 // kernel gives it back when the holder ends in any way.
-func lock(process, path string) (unlock func(), err error) {
+func lock(ctx context.Context, process, path string) (unlock func(), err error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("lock data folder: %w", err)
@@ -38,7 +43,9 @@ func lock(process, path string) (unlock func(), err error) {
 		if time.Now().After(deadline) {
 			return nil, errors.Join(fault.New(fault.Conflict, "start %s: already running as pid %s, which holds %s", process, holder(f), path), f.Close())
 		}
-		time.Sleep(10 * time.Millisecond)
+		if err := backoff.Wait(ctx, lockPause); err != nil {
+			return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), f.Close())
+		}
 	}
 	if err := writePID(f); err != nil {
 		return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), f.Close())

@@ -105,7 +105,7 @@ func (f Frame) run(ctx context.Context, p *Process, build Build) (err error) {
 			p.Log.Warn("telemetry lost", logging.Err(stopErr))
 		}
 	}()
-	unlock, err := p.claim()
+	unlock, err := p.claim(ctx)
 	if err != nil {
 		return err
 	}
@@ -119,14 +119,14 @@ func (f Frame) run(ctx context.Context, p *Process, build Build) (err error) {
 
 // claim makes the folders of this process and the lock that says it is the only
 // one.
-func (p *Process) claim() (unlock func(), err error) {
+func (p *Process) claim(ctx context.Context) (unlock func(), err error) {
 	if err := os.MkdirAll(p.Paths.Run(), 0o755); err != nil {
 		return nil, fmt.Errorf("make folder of sockets: %w", err)
 	}
 	if err := os.MkdirAll(p.Paths.Var(p.Name), 0o700); err != nil {
 		return nil, fmt.Errorf("make folder of data: %w", err)
 	}
-	return lock(p.Name, p.Paths.Lock(p.Name))
+	return lock(ctx, p.Name, p.Paths.Lock(p.Name))
 }
 
 // assemble puts the frame's members around those of build.

@@ -26,6 +26,7 @@ const (
 
 	probeTimeout = time.Second
 	lockTimeout  = 5 * time.Second
+	lockPause    = 5 * time.Millisecond // the kernel offers no wait that ends in time
 )
 
 // CheckSocketPath refuses a path that no socket can have.
@@ -76,7 +77,7 @@ func lockFile(path string) (unlock func(), err error) {
 		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) || time.Now().After(deadline) {
 			return nil, errors.Join(fault.New(fault.Unavailable, "lock %s: %w", path, err), f.Close())
 		}
-		time.Sleep(5 * time.Millisecond)
+		time.Sleep(lockPause) //nolint:forbidigo // Listen is no call to be cancelled: this ends after lockTimeout
 	}
 }
 

@@ -62,11 +62,11 @@ func (b *bench) memory(pid int) (pss, anonymous float64) {
 			continue
 		}
 		kb, err := strconv.ParseFloat(f[1], 64)
-		switch {
-		case f[0] == "Pss:":
+		switch f[0] {
+		case "Pss:":
 			b.check(err)
 			pss = kb / 1000 * 1.024
-		case f[0] == "Anonymous:":
+		case "Anonymous:":
 			b.check(err)
 			anonymous = kb / 1000 * 1.024
 		}

@@ -46,6 +46,12 @@ type Options struct {
 	Coordinator string
 	// Env is added to the environment of the supervisor and the command line.
 	Env []string
+	// Lan makes it a machine that has a coordinator for others and nothing else: it
+	// gets a bridge that they are joined to, and its coordinator serves there.
+	Lan bool
+	// Cluster is a machine with Lan that was started. This one is then a node joined
+	// to it by a cable that can be cut, with the identity that its bootstrap wrote.
+	Cluster *Bed
 }
 
 // T is what a bed needs of a test; testing.TB has it, and so has a benchmark that
@@ -118,9 +124,7 @@ func New(t T, opts Options) *Bed {
 	if os.Getuid() != 0 {
 		t.Fatal("end-to-end tests need root: run make test")
 	}
-	if opts.Composition == "" {
-		opts.Composition = config.CompositionMachine
-	}
+	opts.complete()
 	bin, err := binaries()
 	if err != nil {
 		t.Fatal(err)
@@ -142,6 +146,7 @@ func New(t T, opts Options) *Bed {
 	}
 	b.command("ip", "netns", "add", b.NS)
 	b.command("ip", "-n", b.NS, "link", "set", "lo", "up")
+	b.layCables()
 	b.WriteConfig("")
 	b.before = b.inventory()
 	t.Cleanup(b.down)
@@ -153,7 +158,7 @@ func New(t T, opts Options) *Bed {
 func (b *Bed) WriteConfig(extra string) {
 	b.t.Helper()
 	var node strings.Builder
-	fmt.Fprintf(&node, "version: 1\nname: %s\nusers: {first_id: 64100}\nsandboxes: {cgroup_parent: %s, boot_hold: 3s}\n", NodeName, b.Parent)
+	fmt.Fprintf(&node, "version: 1\nname: %s\nusers: {first_id: %d}\nsandboxes: {cgroup_parent: %s, boot_hold: 3s}\n", NodeName, firstID, b.Parent)
 	fmt.Fprintf(&node, "supervisor:\n  composition: %s\n", b.opts.Composition)
 	if b.opts.Supervisor != "" {
 		node.WriteString(b.opts.Supervisor + "\n")
@@ -166,12 +171,16 @@ func (b *Bed) WriteConfig(extra string) {
 	}
 	node.WriteString(b.opts.Node + "\n" + extra + "\n")
 	b.must(os.WriteFile(b.Paths.NodeFile(), []byte(node.String()), 0o644))
-	coordinator := fmt.Sprintf("version: 1\nbootstrap: {node: %s, node_key_owner: 64100, operator: admin}\n%s\n", NodeName, b.opts.Coordinator)
+	coordinator := fmt.Sprintf("version: 1\nbootstrap: {node: %s, node_key_owner: %d, operator: admin}\n%s\n", NodeName, firstID, b.opts.Coordinator)
 	b.must(os.WriteFile(b.Paths.CoordinatorFile(), []byte(coordinator), 0o644))
 }
 
 // NodeName is the name of the node of every bed.
 const NodeName = "node1"
+
+// firstID is the first of the users of a bed's processes: clusteraccess, which
+// reads the node's key.
+const firstID = 64100
 
 // Start starts the supervisor and returns its process.
 func (b *Bed) Start() *os.Process {
@@ -190,7 +199,8 @@ func (b *Bed) Start() *os.Process {
 // exec, which would give it a mount namespace of its own.
 func (b *Bed) inside(program string, args ...string) *exec.Cmd {
 	cmd := exec.Command("nsenter", append([]string{"--net=/run/netns/" + b.NS, "--", program}, args...)...)
-	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(s string) bool { return strings.HasPrefix(s, "STADDLE_") }), b.opts.Env...)
+	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(s string) bool { return strings.HasPrefix(s, "STADDLE_") }), "HOME="+b.Paths.Root)
+	cmd.Env = append(cmd.Env, b.opts.Env...)
 	return cmd
 }
 
@@ -273,7 +283,7 @@ func (b *Bed) Graph(ctx context.Context) (map[string]*supervisorv1.Component, er
 func (b *Bed) WaitReady() {
 	b.t.Helper()
 	b.WaitComponents()
-	if b.opts.Composition == config.CompositionMachine && !b.disabled("presence") {
+	if b.clustered() && !b.disabled("presence") {
 		b.WaitNodeReady()
 	}
 }

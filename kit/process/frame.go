@@ -63,6 +63,7 @@ func (f Frame) Main(build Build) int {
 }
 
 func (f Frame) main(args []string, stdout, stderr io.Writer, build Build) int {
+	sparing()
 	ctx := leash.Attach(context.Background())
 	ctx, stop := run.Signal(ctx)
 	defer stop()

@@ -2,6 +2,7 @@ package process
 
 import (
 	"context"
+	"runtime/debug"
 	"strings"
 
 	processv1 "staddle.internal/proto/gen/staddle/process/v1"
@@ -35,6 +36,9 @@ func (p *Process) notifier() run.Member {
 func (p *Process) tell(last, now *processv1.GetStatusResponse) {
 	if last.GetState() != now.GetState() {
 		p.Log.Info("state changed", logging.From(stateName(last.GetState())), logging.To(stateName(now.GetState())), logging.Reason(now.GetReason()))
+	}
+	if last.GetState() == processv1.ProcessState_PROCESS_STATE_STARTING && now.GetState() == processv1.ProcessState_PROCESS_STATE_READY {
+		debug.FreeOSMemory() // what the start alone needed
 	}
 	if err := p.FDs.Notify(message(now)); err != nil {
 		p.Log.Warn("supervisor not notified", logging.Err(err))

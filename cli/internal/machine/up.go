@@ -258,15 +258,17 @@ func nodeIsReady(r *resourcev1.Resource) (bool, string) {
 }
 
 // saveContext makes this installation the one that the person's commands are
-// about. A context that is about another one is left alone.
+// about. A context that is about another one is left alone while that one is there.
 func (m *Machine) saveContext(node *config.Node) error {
 	if m.Home == nil {
 		return nil
 	}
 	old, err := m.Home.Read()
 	if err == nil && old.Root != m.Paths.Root {
-		m.say("your context is about another installation (%s); name this one with --root %s", firstOf(old.Root, "the system's"), m.Paths.Root)
-		return nil
+		if _, gone := os.Stat(config.Paths{Root: old.Root}.NodeFile()); !errors.Is(gone, os.ErrNotExist) {
+			m.say("your context is about another installation (%s); name this one with --root %s", firstOf(old.Root, "the system's"), firstOf(m.Paths.Root, `""`))
+			return nil
+		}
 	}
 	if err != nil && fault.KindOf(err) != fault.NotFound {
 		return err

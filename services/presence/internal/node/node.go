@@ -11,11 +11,13 @@ package node
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 	"time"
 
 	"staddle.internal/kit/journal"
+	"staddle.internal/kit/leash"
 	"staddle.internal/kit/watch"
 	clusteraccessv1 "staddle.internal/proto/gen/staddle/clusteraccess/v1"
 	presencev1 "staddle.internal/proto/gen/staddle/presence/v1"
@@ -137,7 +139,8 @@ func (n *Node) Follow(ctx context.Context, tell func(*presencev1.Presence) error
 	return context.Cause(ctx)
 }
 
-// Run tells of the node until ctx ends, and then withdraws it. It is ready at once:
+// Run tells of the node until ctx ends, and then withdraws it, unless it ends
+// because its supervisor died. It is ready at once:
 // what the neighbours and the coordinator do holds nobody up.
 func (n *Node) Run(ctx context.Context, ready func()) (err error) {
 	j, _, err := journal.Open(journal.Options{Path: n.cfg.Journal, Kind: "presence", Version: 1, Log: n.log})
@@ -161,6 +164,9 @@ func (n *Node) Run(ctx context.Context, ready func()) (err error) {
 	ready()
 	n.loop(ctx, s)
 	wg.Wait() // all of the above end with ctx
+	if cause := context.Cause(ctx); errors.Is(cause, leash.ErrParentGone) {
+		return cause // a crash is not a stop: the next presence resumes the session
+	}
 	n.withdraw(ctx, s)
 	return context.Cause(ctx)
 }

@@ -11,6 +11,7 @@ import (
 
 	"staddle.internal/kit/boottime"
 	"staddle.internal/kit/fault"
+	"staddle.internal/kit/leash"
 	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
 
 	"staddle.internal/services/presence/internal/condition"
@@ -24,6 +25,7 @@ type world struct {
 	link, storage *fakeCapability
 	node          *Node
 	stop          func()
+	crash         func(cause error)
 }
 
 func inBubble(t *testing.T, test func(w *world)) {
@@ -42,18 +44,19 @@ func inBubble(t *testing.T, test func(w *world)) {
 
 func (w *world) start() {
 	w.t.Helper()
-	ctx, cancel := context.WithCancel(w.t.Context())
+	ctx, cancel := context.WithCancelCause(w.t.Context())
 	w.node = New(w.cfg, Deps{
 		Cluster: w.cluster, Link: w.link, Required: []Required{{Type: "Storage", Capability: w.storage}},
 		Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 	})
 	done := make(chan error, 1)
 	go func() { done <- w.node.Run(ctx, func() {}) }()
-	w.stop = func() {
-		cancel()
+	w.crash = func(cause error) {
+		cancel(cause)
 		<-done
 		w.stop = func() {}
 	}
+	w.stop = func() { w.crash(context.Canceled) }
 }
 
 // after lets time pass until all have come to rest.
@@ -166,6 +169,24 @@ func TestNode_WithdrawsAndComesBack(t *testing.T) {
 		w.wantReady("started again", true)
 		if again, _, opened, _ := w.cluster.look(); opened != 2 || again.GetSeq() <= status.GetSeq() {
 			t.Errorf("%d sessions were opened, seq went from %d to %d", opened, status.GetSeq(), again.GetSeq())
+		}
+	})
+}
+
+func TestNode_TheDeathOfItsSupervisorIsNoLeave(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.up()
+		w.crash(leash.ErrParentGone)
+		status, _, opened, ended := w.cluster.look()
+		if ended || find(status, condition.Ready).GetState() != resourcev1.ConditionState_CONDITION_STATE_TRUE {
+			t.Errorf("after a crash the session has ended: %v, and the record says %v", ended, status.GetConditions())
+		}
+		w.cluster.set(func(c *fakeCluster) { c.session = 101 })
+		w.start()
+		w.after(time.Second)
+		w.wantReady("started again", true)
+		if _, _, again, _ := w.cluster.look(); again != opened {
+			t.Errorf("%d sessions were opened, want the first to be resumed", again)
 		}
 	})
 }

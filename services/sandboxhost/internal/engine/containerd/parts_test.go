@@ -1,0 +1,138 @@
+package containerd
+
+import (
+	"context"
+	"errors"
+	"os"
+	"testing"
+	"testing/synctest"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/typeurl/v2"
+
+	"staddle.internal/kit/fault"
+	"staddle.internal/kit/id"
+	sandboxhostv1 "staddle.internal/proto/gen/staddle/sandboxhost/v1"
+)
+
+func TestRefused(t *testing.T) {
+	tests := []struct {
+		text   string
+		kind   fault.Kind
+		reason string
+	}{
+		{`rpc error: code = Unknown desc = failed to create shim task: OCI runtime create failed: runc create failed: unable to start container process: error during container init: exec: "nope": executable file not found in $PATH`, fault.NotFound, "COMMAND_NOT_FOUND"},
+		{`rpc error: code = Unknown desc = failed to create shim task: OCI runtime create failed: runc create failed: unable to start container process: error during container init: exec: "/no/such": stat /no/such: no such file or directory`, fault.NotFound, "COMMAND_NOT_FOUND"},
+		{`OCI runtime create failed: runc create failed: unable to start container process: error during container init: exec: "/etc": permission denied`, fault.Invalid, "COMMAND_NOT_EXECUTABLE"},
+		{`OCI runtime start failed: exec /bin/x: exec format error`, fault.Invalid, "COMMAND_NOT_EXECUTABLE"},
+		{`OCI runtime create failed: container init was OOM-killed (memory limit too low?)`, fault.Invalid, "RUNTIME_REFUSED"},
+		{`write /var/lib/x: no space left on device`, fault.Exhausted, "DISK_FULL"},
+		{`rpc error: code = Unavailable desc = connection error: connection refused`, fault.Unavailable, ""},
+		{`ttrpc: closed`, fault.Unavailable, ""},
+	}
+	for _, tt := range tests {
+		err := refused("create container x", errors.New(tt.text))
+		if !errors.Is(err, tt.kind) || fault.Reason(err) != tt.reason {
+			t.Errorf("%s: got %v %q, want %v %q", tt.text, fault.KindOf(err), fault.Reason(err), tt.kind, tt.reason)
+		}
+	}
+}
+
+func TestReadNote(t *testing.T) {
+	record := func(format uint32) containers.Container {
+		kept, err := typeurl.MarshalAny(&sandboxhostv1.ContainerNote{Format: format, Attempt: 3})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return containers.Container{Extensions: map[string]typeurl.Any{extensionNote: kept}}
+	}
+	if note, err := readNote(record(noteFormat)); err != nil || !proto.Equal(note, &sandboxhostv1.ContainerNote{Format: noteFormat, Attempt: 3}) {
+		t.Errorf("got %v, %v", note, err)
+	}
+	for name, r := range map[string]containers.Container{"newer": record(noteFormat + 1), "none": {}, "format 0": record(0)} {
+		if note, err := readNote(r); err == nil || note != nil {
+			t.Errorf("%s: got %v, %v, want an error", name, note, err)
+		}
+	}
+}
+
+func TestSandboxOf(t *testing.T) {
+	uid := id.NewSandbox()
+	if got, ok := sandboxOf(uid.Lower() + "-web-3"); !ok || got != uid {
+		t.Errorf("got %s, %t, want %s", got, ok, uid)
+	}
+	for _, other := range []string{"", "web", "web-1", "01-x-1"} {
+		if got, ok := sandboxOf(other); ok {
+			t.Errorf("%q: got %s", other, got)
+		}
+	}
+}
+
+func TestIsShim(t *testing.T) {
+	ours := []string{"/opt/bin/containerd-shim-runc-v2", "-namespace", "staddle", "-id", "x", "-address", "/run/c.sock", ""}
+	if !isShim(ours, "staddle", "/run/c.sock") {
+		t.Error("ours is not recognised")
+	}
+	for _, args := range [][]string{nil, {""}, {"containerd-shim-runc-v2"}, {"other", "-namespace", "staddle", "-address", "/run/c.sock"}} {
+		if isShim(args, "staddle", "/run/c.sock") {
+			t.Errorf("%q is taken for ours", args)
+		}
+	}
+	if isShim(ours, "staddle", "/run/other.sock") || isShim(ours, "other", "/run/c.sock") {
+		t.Error("one of another containerd is taken for ours")
+	}
+}
+
+func TestHints_LoseNothingAndWaitForNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		h := newHints()
+		go h.run(ctx)
+		uids := []id.Sandbox{id.NewSandbox(), id.NewSandbox(), id.NewSandbox()}
+		for range 1000 { // nobody reads yet
+			for _, uid := range uids {
+				h.one(uid)
+			}
+		}
+		h.all()
+		seen := map[id.Sandbox]bool{}
+		for len(seen) < len(uids)+1 {
+			seen[<-h.out] = true
+		}
+		h.one(uids[0])
+		if got := <-h.out; got != uids[0] && !seen[got] {
+			t.Errorf("got %s", got)
+		}
+		cancel()
+		synctest.Wait()
+	})
+}
+
+func TestResolvConf(t *testing.T) {
+	files := map[string]string{
+		"/etc/resolv.conf":                 "nameserver 127.0.0.53\nsearch example.org\n",
+		"/run/systemd/resolve/resolv.conf": "nameserver 192.0.2.1\nnameserver ::1\n",
+	}
+	read := func(path string) ([]byte, error) {
+		if s, ok := files[path]; ok {
+			return []byte(s), nil
+		}
+		return nil, os.ErrNotExist
+	}
+	check := func(hostNetwork bool, want string) {
+		t.Helper()
+		if got, err := resolvConf(hostNetwork, read); err != nil || string(got) != want {
+			t.Errorf("got %q, %v, want %q", got, err, want)
+		}
+	}
+	check(false, "nameserver 192.0.2.1\n")
+	check(true, files["/etc/resolv.conf"])
+	delete(files, "/run/systemd/resolve/resolv.conf")
+	check(false, "search example.org\n")
+	files["/etc/resolv.conf"] = "# ours\nnameserver 192.0.2.9\noptions ndots:1\n"
+	check(false, files["/etc/resolv.conf"])
+	delete(files, "/etc/resolv.conf")
+	check(false, "")
+}

@@ -1,0 +1,244 @@
+package network
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/nftables"
+	"github.com/vishvananda/netlink"
+
+	"staddle.internal/kit/fault"
+	"staddle.internal/kit/id"
+	"staddle.internal/services/sandboxhost/internal/namespace"
+)
+
+// node is a network with the namespaces it works on.
+type node struct {
+	*Network
+
+	cfg  Config
+	pins *namespace.Pins
+}
+
+func newNode(t *testing.T, subnet string) *node {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "sdn")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pins := namespace.New(filepath.Join(dir, "run"))
+	if err := pins.Open(); err != nil {
+		t.Fatal(err)
+	}
+	cfg := Config{
+		Bridge: fmt.Sprintf("sdn%d", os.Getpid()%1_000_000), Subnet: netip.MustParsePrefix(subnet),
+		Ledger: filepath.Join(dir, "network.db"),
+	}
+	n := &node{cfg: cfg, pins: pins}
+	n.open(t)
+	t.Cleanup(func() {
+		uids, err := pins.Sandboxes()
+		if err != nil {
+			t.Error(err)
+		}
+		for _, uid := range uids {
+			if err := errors.Join(n.Detach(uid), pins.Release(uid)); err != nil {
+				t.Error(err)
+			}
+		}
+		if err := errors.Join(n.Teardown(t.Context()), n.Close(), pins.Close(), os.RemoveAll(dir)); err != nil && t.Context().Err() == nil {
+			t.Error(err)
+		}
+	})
+	return n
+}
+
+func (n *node) open(t *testing.T) {
+	t.Helper()
+	n.Network = New(n.cfg, Deps{Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Namespaces: n.pins})
+	if err := n.Open(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (n *node) attach(t *testing.T) (id.Sandbox, netip.Addr) {
+	t.Helper()
+	uid := id.NewSandbox()
+	if err := n.pins.Ensure(uid, namespace.Wanted{Network: true, Hostname: "web"}); err != nil {
+		t.Fatal(err)
+	}
+	addr, err := n.Attach(t.Context(), uid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return uid, addr
+}
+
+func TestNetwork_ConnectsSandboxes(t *testing.T) {
+	n := newNode(t, "10.202.1.0/24")
+	one, _ := n.attach(t)
+	two, addr := n.attach(t)
+	if again, err := n.Attach(t.Context(), two); err != nil || again != addr {
+		t.Errorf("attached again: got %v, %v, want %v", again, err, addr)
+	}
+	accepted := make(chan error, 1)
+	listening := make(chan struct{})
+	go func() {
+		accepted <- namespace.Inside(n.pins.Path(two, namespace.Net), func() error {
+			l, err := net.Listen("tcp", netip.AddrPortFrom(addr, 7000).String())
+			close(listening)
+			if err != nil {
+				return err
+			}
+			c, err := l.Accept()
+			if err != nil {
+				return err
+			}
+			return errors.Join(c.Close(), l.Close())
+		})
+	}()
+	<-listening
+	err := namespace.Inside(n.pins.Path(one, namespace.Net), func() error {
+		c, err := net.Dial("tcp", netip.AddrPortFrom(addr, 7000).String())
+		if err != nil {
+			return err
+		}
+		return c.Close()
+	})
+	if err := errors.Join(err, <-accepted); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestNetwork_RebuildsFromNamespaces(t *testing.T) {
+	n := newNode(t, "10.202.2.0/24")
+	one, addr1 := n.attach(t)
+	two, addr2 := n.attach(t)
+	before := mustLink(t, n.cfg.Bridge).Attrs()
+	if err := n.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.Remove(n.cfg.Ledger), os.WriteFile(n.cfg.Ledger, []byte("garbled"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	n.open(t)
+	after := mustLink(t, n.cfg.Bridge).Attrs()
+	if before.Index != after.Index || before.HardwareAddr.String() != after.HardwareAddr.String() {
+		t.Errorf("bridge was %+v, is %+v", before, after)
+	}
+	for uid, want := range map[id.Sandbox]netip.Addr{one: addr1, two: addr2} {
+		if got, whole, err := n.Address(uid); err != nil || !whole || got != want {
+			t.Errorf("sandbox %s: got %v, whole %t, %v, want %v", uid, got, whole, err, want)
+		}
+	}
+	if _, addr := n.attach(t); addr == addr1 || addr == addr2 {
+		t.Errorf("got %s, which is in use", addr)
+	}
+	if err := errors.Join(n.Detach(one), n.pins.Release(one), n.Detach(one)); err != nil {
+		t.Error(err)
+	}
+	if n.Holds(one) {
+		t.Error("the address is still held")
+	}
+}
+
+func TestNetwork_MendsHalfMade(t *testing.T) {
+	n := newNode(t, "10.202.3.0/24")
+	uid, addr := n.attach(t)
+	if err := netlink.LinkSetDown(mustLink(t, hostInterface(uid))); err != nil {
+		t.Fatal(err)
+	}
+	if _, whole, err := n.Address(uid); whole || err != nil {
+		t.Errorf("whole %t, %v, want it seen", whole, err)
+	}
+	if again, err := n.Attach(t.Context(), uid); err != nil || again != addr {
+		t.Errorf("got %v, %v, want %v again", again, err, addr)
+	}
+	if _, whole, err := n.Address(uid); !whole || err != nil {
+		t.Errorf("whole %t, %v, want it mended", whole, err)
+	}
+	stranger := &netlink.Veth{LinkAttrs: netlink.NewLinkAttrs(), PeerName: "sdnpeer"}
+	stranger.Name, stranger.MasterIndex = "v"+id.NewSandbox().Short(), mustLink(t, n.cfg.Bridge).Attrs().Index
+	if err := netlink.LinkAdd(stranger); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Close(); err != nil {
+		t.Fatal(err)
+	}
+	n.open(t)
+	if _, err := netlink.LinkByName(stranger.Name); !isGone(err) {
+		t.Errorf("an interface of no sandbox is left: %v", err)
+	}
+}
+
+func TestNetwork_SaysWhenFull(t *testing.T) {
+	n := newNode(t, "10.202.4.0/30")
+	n.attach(t)
+	uid := id.NewSandbox()
+	if err := n.pins.Ensure(uid, namespace.Wanted{Network: true, Hostname: "web"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.Attach(t.Context(), uid); !errors.Is(err, fault.Exhausted) {
+		t.Errorf("got %v, want exhausted", err)
+	}
+}
+
+func TestNetwork_RulesAreOneTable(t *testing.T) {
+	n := newNode(t, "10.202.5.0/24")
+	count := func() (tables, rules int) {
+		c, err := nftables.New()
+		if err != nil {
+			t.Fatal(err)
+		}
+		all, err := c.ListTablesOfFamily(nftables.TableFamilyIPv4)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, table := range all {
+			if table.Name != n.tableName() {
+				continue
+			}
+			tables++
+			for _, chain := range []string{"postrouting", "forward"} {
+				found, err := c.GetRules(table, &nftables.Chain{Name: chain, Table: table})
+				if err != nil {
+					t.Fatal(err)
+				}
+				rules += len(found)
+			}
+		}
+		return tables, rules
+	}
+	for range 3 {
+		if tables, rules := count(); tables != 1 || rules != 2 {
+			t.Errorf("got %d tables with %d rules, want 1 with 2", tables, rules)
+		}
+		if err := n.applyRules(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := n.Teardown(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if tables, _ := count(); tables != 0 {
+		t.Error("the table is left")
+	}
+	if err := n.Teardown(t.Context()); err != nil {
+		t.Errorf("again: %v", err)
+	}
+}
+
+func mustLink(t *testing.T, name string) netlink.Link {
+	t.Helper()
+	l, err := netlink.LinkByName(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}

@@ -1,6 +1,8 @@
 package config
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"os"
 	"path/filepath"
 )
@@ -43,6 +45,18 @@ func (p Paths) NodeFile() string { return filepath.Join(p.Etc(), "node.yaml") }
 
 // CoordinatorFile is the file of the coordinator.
 func (p Paths) CoordinatorFile() string { return filepath.Join(p.Etc(), "coordinator.yaml") }
+
+// ComponentCgroup is the cgroup, below the root of a hierarchy, in which the
+// supervisor keeps the node's components: beside the cgroup of the workloads, never
+// above it, and one per root, so that several nodes live on one machine.
+func (p Paths) ComponentCgroup() string {
+	const slice = "staddle-services.slice"
+	if p.Root == "" {
+		return slice
+	}
+	sum := sha256.Sum256([]byte(p.Root))
+	return filepath.Join(slice, "node-"+hex.EncodeToString(sum[:6]))
+}
 
 // Bin is the folder of our binaries: the one this process was started from.
 func (p Paths) Bin() (string, error) {

@@ -112,7 +112,7 @@ func stopTime(plan machine.Plan) time.Duration {
 }
 
 func childConfig(p *process.Process, specs []child.Spec) child.Config {
-	cgroup, err := child.CgroupBase(p.Paths.Root)
+	cgroup, err := child.CgroupBase(p.Paths)
 	if err != nil {
 		p.Log.Warn("components share a cgroup", logging.Err(err))
 	}

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -101,6 +102,21 @@ func foldersBelow(top string) ([]string, error) {
 		return nil, fmt.Errorf("list cgroups: %w", err)
 	}
 	return dirs, nil
+}
+
+// removeTree removes a cgroup and all below it, children first.
+func removeTree(top string) error {
+	dirs, err := foldersBelow(top)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, dir := range slices.Backward(dirs) {
+		if err := unix.Rmdir(dir); err != nil && !errors.Is(err, unix.ENOENT) {
+			errs = append(errs, fmt.Errorf("remove cgroup %s: %w", dir, err))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // processesBelow lists the processes in a cgroup and all below it.

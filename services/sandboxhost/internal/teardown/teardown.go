@@ -196,22 +196,25 @@ func (d down) cgroups() ([]string, error) {
 	return tops, nil
 }
 
+// removeCgroups removes the cgroups of sandboxes and of components, and the one of
+// all nodes' components if no other node uses it.
 func (d down) removeCgroups() error {
-	tops, err := d.cgroups()
+	roots, err := hierarchies()
 	if err != nil {
 		return err
 	}
+	components := d.cfg.Paths.ComponentCgroup()
 	var errs []error
-	for _, top := range tops {
-		dirs, err := foldersBelow(top)
-		if err != nil {
-			errs = append(errs, err)
+	for _, root := range roots {
+		errs = append(errs,
+			removeTree(filepath.Join(root, d.cfg.Node.Sandboxes.CgroupParent)),
+			removeTree(filepath.Join(root, components)))
+		shared := filepath.Join(root, filepath.Dir(components))
+		if shared == root {
 			continue
 		}
-		for _, dir := range slices.Backward(dirs) {
-			if err := unix.Rmdir(dir); err != nil && !errors.Is(err, unix.ENOENT) {
-				errs = append(errs, fmt.Errorf("remove cgroup %s: %w", dir, err))
-			}
+		if err := unix.Rmdir(shared); err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.EBUSY) {
+			errs = append(errs, fmt.Errorf("remove cgroup %s: %w", shared, err))
 		}
 	}
 	return errors.Join(errs...)

@@ -3,8 +3,6 @@ package child
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -14,12 +12,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"staddle.internal/kit/config"
 	"staddle.internal/kit/fault"
 )
-
-// serviceSlice is the cgroup below which components live: beside the slice of the
-// workloads, never above it.
-const serviceSlice = "staddle-services.slice"
 
 const (
 	emptyTimeout = 5 * time.Second
@@ -30,20 +25,16 @@ const (
 // on a hybrid host, or alone.
 var cgroupMounts = []string{"/sys/fs/cgroup/unified", "/sys/fs/cgroup"}
 
-// CgroupBase makes the cgroup that holds those of the components of the node with
-// this root. It returns fault.Unavailable where the host has no cgroup v2 that we
+// CgroupBase makes the cgroup that holds those of the components of a node. It
+// returns fault.Unavailable where the host has no cgroup v2 that we
 // may write to.
-func CgroupBase(root string) (string, error) {
+func CgroupBase(paths config.Paths) (string, error) {
 	for _, mount := range cgroupMounts {
 		var st unix.Statfs_t
 		if err := unix.Statfs(mount, &st); err != nil || st.Type != unix.CGROUP2_SUPER_MAGIC {
 			continue
 		}
-		base := filepath.Join(mount, serviceSlice)
-		if root != "" { // several nodes on one machine
-			sum := sha256.Sum256([]byte(root))
-			base = filepath.Join(base, "node-"+hex.EncodeToString(sum[:6]))
-		}
+		base := filepath.Join(mount, paths.ComponentCgroup())
 		if err := os.MkdirAll(base, 0o755); err != nil {
 			return "", fault.New(fault.Unavailable, "make cgroup: %w", err)
 		}

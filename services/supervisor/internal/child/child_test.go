@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"staddle.internal/kit/boottime"
+	"staddle.internal/kit/config"
 )
 
 func TestEnvironment_IsExact(t *testing.T) {
@@ -236,7 +237,7 @@ func TestSpawn_TellsWhyAProgramDoesNotStart(t *testing.T) {
 }
 
 func TestCgroup_ClearEndsWhatLeftItsParent(t *testing.T) {
-	base, err := CgroupBase(t.TempDir())
+	base, err := CgroupBase(config.Paths{Root: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)
 	}

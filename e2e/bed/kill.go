@@ -109,6 +109,19 @@ func (b *Bed) KillRunner(supervisor *os.Process, containerd bool) {
 			_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended by its leash meanwhile
 		}
 	}
+	b.awaitRunnerGone(containerd)
+}
+
+// StopRunner asks the supervisor to end, and waits until every process of ours and
+// containerd has. Shims and workloads stay.
+func (b *Bed) StopRunner(supervisor *os.Process) {
+	b.t.Helper()
+	b.must(supervisor.Signal(syscall.SIGTERM))
+	b.awaitRunnerGone(true)
+}
+
+func (b *Bed) awaitRunnerGone(containerd bool) {
+	b.t.Helper()
 	Eventually(b.t, 15*time.Second, "runner gone", func(context.Context) (bool, string) {
 		var left []string
 		for pid, name := range b.Processes() {

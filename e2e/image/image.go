@@ -11,12 +11,14 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/registry"
@@ -127,29 +129,53 @@ func tarFolder(dir, out string) error {
 // Registry is an image registry on loopback.
 type Registry struct {
 	server *httptest.Server
+	store  http.Handler
 }
 
-// Serve starts a registry on a free port of loopback. wrap, if not nil, goes
-// around its handler, to count or to break requests.
-func Serve(wrap func(http.Handler) http.Handler) *Registry {
-	handler := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
+// Serve starts a registry on a listener, which it closes in the end. wrap, if not
+// nil, goes around its handler, to count or to break the requests of nodes.
+func Serve(on net.Listener, wrap func(http.Handler) http.Handler) *Registry {
+	store := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
+	handler := store
 	if wrap != nil {
 		handler = wrap(handler)
 	}
-	return &Registry{server: httptest.NewServer(handler)}
+	server := &httptest.Server{Listener: on, Config: &http.Server{Handler: handler, ReadHeaderTimeout: time.Minute}}
+	server.Start()
+	return &Registry{server: server, store: store}
 }
 
 // Host is the registry's host and port.
 func (r *Registry) Host() string { return r.server.Listener.Addr().String() }
 
-// Push puts img into the registry and returns its full reference.
+// Push puts img into the registry, past the network and the wrapping, and returns
+// its full reference.
 func (r *Registry) Push(img v1.Image, repository string) (string, error) {
 	full := r.Host() + "/" + repository
 	ref, err := name.ParseReference(full, name.Insecure)
 	if err != nil {
 		return "", err
 	}
-	return full, remote.Write(ref, img)
+	return full, remote.Write(ref, img, remote.WithTransport(direct{r.store}))
+}
+
+// direct hands requests to a handler without any connection.
+type direct struct{ to http.Handler }
+
+// RoundTrip serves one request.
+func (d direct) RoundTrip(req *http.Request) (*http.Response, error) {
+	served := req.Clone(req.Context())
+	if served.Body == nil {
+		served.Body = http.NoBody
+	}
+	w := httptest.NewRecorder()
+	d.to.ServeHTTP(w, served)
+	if err := served.Body.Close(); err != nil {
+		return nil, err
+	}
+	res := w.Result()
+	res.Request = req
+	return res, nil
 }
 
 // Close ends the registry.

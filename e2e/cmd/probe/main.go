@@ -20,6 +20,8 @@ const usage = `probe VERB [ARG...]
   deaf                   stay and ignore SIGTERM
   exit CODE [AFTER]      exit with CODE, after a while
   die SIGNAL             end by SIGNAL
+  until CODE             stay; exit with CODE at SIGUSR1, with 0 at SIGTERM
+  mute                   point standard output and error elsewhere, then stay
   count EVERY            print a number per line for ever, from 0, one each EVERY
   lines N                print N numbered lines and exit 0
   env NAME               print a variable and stay
@@ -49,6 +51,10 @@ func main() {
 		signal.Reset()
 		must(syscall.Kill(os.Getpid(), syscall.Signal(number(args, 0))))
 		forever()
+	case "until":
+		until(number(args, 0))
+	case "mute":
+		mute()
 	case "count":
 		count(duration(args[0]))
 	case "lines":
@@ -82,6 +88,26 @@ func stay() {
 	signal.Notify(stop, syscall.SIGTERM)
 	<-stop
 	os.Exit(0)
+}
+
+// until stays until it is told that its work is done.
+func until(code int) {
+	go stay()
+	done := make(chan os.Signal, 1)
+	signal.Notify(done, syscall.SIGUSR1)
+	fmt.Println("waiting")
+	<-done
+	os.Exit(code)
+}
+
+// mute gives back the outputs that it was started with.
+func mute() {
+	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
+	must(err)
+	for _, fd := range []int{1, 2} {
+		must(syscall.Dup3(int(null.Fd()), fd, 0))
+	}
+	stay()
 }
 
 // forever never returns. An empty select would be taken for a deadlock.

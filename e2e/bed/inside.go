@@ -1,0 +1,100 @@
+package bed
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Listen returns a listener on a free port of the bed's own loopback. Who serves
+// on it closes it.
+func (b *Bed) Listen() net.Listener {
+	b.t.Helper()
+	var l net.Listener
+	b.must(inNetwork(filepath.Join("/run/netns", b.NS), func() (err error) {
+		l, err = net.Listen("tcp", "127.0.0.1:0")
+		return err
+	}))
+	return l
+}
+
+// inNetwork runs f on a thread in the network namespace at a path. The thread goes
+// back to its own; if it cannot, it is never used for anything else.
+func inNetwork(path string, f func() error) error {
+	there, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer there.Close()
+	result := make(chan error, 1)
+	go func() { // waited for below
+		runtime.LockOSThread()
+		own, err := os.Open("/proc/thread-self/ns/net")
+		if err != nil {
+			result <- err
+			return
+		}
+		defer own.Close()
+		if err := unix.Setns(int(there.Fd()), unix.CLONE_NEWNET); err != nil {
+			result <- fmt.Errorf("enter %s: %w", path, err)
+			return
+		}
+		err = f()
+		back := unix.Setns(int(own.Fd()), unix.CLONE_NEWNET)
+		if back == nil {
+			runtime.UnlockOSThread()
+		}
+		result <- errors.Join(err, back)
+	}()
+	return <-result
+}
+
+// PutStateOn puts all durable data on a filesystem of its own that has so much
+// room, such as "64m". Call it before Start.
+func (b *Bed) PutStateOn(size string) {
+	b.t.Helper()
+	b.must(os.MkdirAll(b.Paths.Var(""), 0o755))
+	b.command("mount", "-t", "tmpfs", "-o", "mode=755,size="+size, "staddle-e2e", b.Paths.Var(""))
+	b.before = b.inventory()
+}
+
+// StartCLI starts the command line and returns at once. The caller ends it and
+// waits for it.
+func (b *Bed) StartCLI(args ...string) *exec.Cmd {
+	b.t.Helper()
+	cmd := b.inside(filepath.Join(b.bin, "staddle"), append([]string{"--root", b.Paths.Root}, args...)...)
+	b.must(cmd.Start())
+	return cmd
+}
+
+// Workloads returns the process ids of everything that runs in the cgroups of the
+// bed's sandboxes.
+func (b *Bed) Workloads() []int {
+	b.t.Helper()
+	entries, err := os.ReadDir("/proc")
+	b.must(err)
+	var pids []int
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		groups, err := os.ReadFile(filepath.Join("/proc", e.Name(), "cgroup"))
+		if err != nil {
+			continue // gone meanwhile
+		}
+		inside := strings.Contains(string(groups), "/"+b.Parent+"/") && !strings.Contains(string(groups), "/"+b.Parent+"/shims")
+		if inside && Alive(pid) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}

@@ -32,6 +32,7 @@ type node struct {
 	cfg    Config
 	engine *Engine
 	end    func()
+	mine   map[id.Sandbox]bool // whose traces outside the node's folder count
 }
 
 // bridges numbers the bridges of this test process.
@@ -47,7 +48,7 @@ func newNode(t *testing.T) *node {
 		CgroupParent: r.Group(), LogMaxSize: 8 << 20, AllowHostNetwork: true,
 		Network: config.Network{Bridge: name, Subnet: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 201, byte(n), 0}), 24)},
 	}
-	h := &node{Runtime: r, cfg: cfg}
+	h := &node{Runtime: r, cfg: cfg, mine: map[id.Sandbox]bool{}}
 	h.begin(t)
 	t.Cleanup(func() { h.tearDown(t) })
 	return h

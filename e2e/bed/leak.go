@@ -127,8 +127,12 @@ func (b *Bed) down() {
 	if b.t.Failed() {
 		b.dumpLogs()
 	}
+	b.Mend()
 	if r := b.CLI("down", "--yes"); r.Code != 0 {
 		b.t.Errorf("staddle down: exit code %d\n%s%s", r.Code, r.Stdout, r.Stderr)
+	}
+	if slices.Contains(b.before["mounts"], b.Paths.Var("")) {
+		b.command("umount", b.Paths.Var(""))
 	}
 	after := b.inventory()
 	for kind, left := range after {
@@ -137,6 +141,7 @@ func (b *Bed) down() {
 			b.t.Errorf("left behind after staddle down: %s: %s", kind, strings.Join(left, ", "))
 		}
 	}
+	b.pullCables()
 	b.command("ip", "netns", "del", b.NS)
 	if len(after["mounts"]) > 0 {
 		b.t.Errorf("folder %s is kept: something is mounted in it", b.Paths.Root)

@@ -82,7 +82,7 @@ func FromStatus(err error) error {
 	if err == nil {
 		return nil
 	}
-	st, ok := status.FromError(err)
+	st, ok := sent(err)
 	if !ok {
 		return err
 	}
@@ -102,6 +102,19 @@ func FromStatus(err error) error {
 		}
 		return withReasonIfAny(&fault{kind, base}, info.GetReason())
 	}
+}
+
+// sent is the status as the other side made it: when grpc gives up repeating a
+// call, it wraps words of its own around it.
+func sent(err error) (*status.Status, bool) {
+	type carrier interface {
+		error
+		GRPCStatus() *status.Status
+	}
+	if c, ok := errors.AsType[carrier](err); ok && c.GRPCStatus() != nil {
+		return c.GRPCStatus(), true
+	}
+	return status.FromError(err)
 }
 
 // ended is what the other side said about a context that ended.

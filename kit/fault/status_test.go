@@ -41,6 +41,15 @@ func TestWire_KeepsKindReasonMessageAndDetails(t *testing.T) {
 	}
 }
 
+// What grpc says when it gives up repeating a call is not part of the message.
+func TestFromStatus_OfARepeatedCall(t *testing.T) {
+	sent := fault.ToStatus(fault.WithReason(fault.New(fault.Unavailable, "reach coordinator: timeout"), "CUT"))
+	got := fault.FromStatus(fmt.Errorf("max retries exhausted: failed after 5 attempts: %w", sent))
+	if fault.KindOf(got) != fault.Unavailable || fault.Reason(got) != "CUT" || got.Error() != "reach coordinator: timeout" {
+		t.Errorf("got %v %q: %q", fault.KindOf(got), fault.Reason(got), got)
+	}
+}
+
 func TestWire_Codes(t *testing.T) {
 	want := map[fault.Kind]codes.Code{
 		fault.Invalid: codes.InvalidArgument, fault.NotFound: codes.NotFound, fault.Exists: codes.AlreadyExists,

@@ -147,7 +147,7 @@ func TestLoadNode_CLI3_WrongValues(t *testing.T) {
 		{"list for a group", "version: 1\nnetwork: []\n", 2, "network", []string{"a list"}},
 		{"group for a list", "version: 1\nimages:\n  plain_http: {a: b}\n", 3, "images.plain_http", []string{"not a list"}},
 		{"no value", "version: 1\nname:\n", 2, "name", []string{"missing"}},
-		{"negative duration", "version: 1\npresence:\n  session_ttl: -5s\n", 3, "presence.session_ttl", []string{"-5s", "out of bounds", "2s"}},
+		{"negative duration", "version: 1\npresence:\n  session_ttl: -5s\n", 3, "presence.session_ttl", []string{"-5s", "out of bounds", "5s"}},
 		{"zero duration", "version: 1\npresence:\n  session_ttl: 0s\n", 3, "presence.session_ttl", []string{"out of bounds"}},
 		{"huge duration", "version: 1\npresence:\n  session_ttl: 999999h\n", 3, "presence.session_ttl", []string{"out of bounds"}},
 		{"overflowing duration", "version: 1\npresence:\n  session_ttl: 99999999999h\n", 3, "presence.session_ttl", []string{"no duration"}},

@@ -138,3 +138,25 @@ func TestHost_DisconnectSurvivesRestart(t *testing.T) {
 		}
 	})
 }
+
+// What the policy stopped stays so over a restart of the host, until it is known
+// when the session was renewed last.
+func TestHost_DisconnectedStaysStoppedAfterRestart(t *testing.T) {
+	inBubble(t, func(n *node) {
+		w := wishFor(host.ManagerCluster, "sleep")
+		w.Spec.Disconnect = &resourcev1.DisconnectPolicy{StopAfter: durationpb.New(30 * time.Second)}
+		n.ensure(w)
+		renewed := time.Now()
+		n.host.SetAuthority(renewed.Sub(n.booted))
+		n.awaitPhase(w.GetUid(), stopped, 1)
+		n.kill()
+		n.start()
+		time.Sleep(time.Minute) // clusteraccess is away
+		n.awaitPhase(w.GetUid(), stopped, 1)
+		n.host.SetAuthority(renewed.Sub(n.booted)) // it comes back, still without the cluster
+		time.Sleep(time.Minute)
+		n.awaitPhase(w.GetUid(), stopped, 1)
+		n.host.SetAuthority(time.Since(n.booted))
+		n.awaitPhase(w.GetUid(), running, 2)
+	})
+}

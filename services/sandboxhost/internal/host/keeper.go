@@ -209,9 +209,13 @@ func (k *keeper) cutOffAt() (time.Duration, bool) {
 	return k.host.authority() + after.AsDuration(), true
 }
 
+// cutOff says whether the disconnect policy wants the sandbox stopped. One that it
+// had stopped before a start of the host stays so until the authority is told:
+// before that nothing says that the cluster is back.
 func (k *keeper) cutOff(now time.Duration) bool {
 	at, ok := k.cutOffAt()
-	cut := ok && now >= at
+	was := k.rec.GetStatus().GetPhase() >= stopping && k.rec.GetStatus().GetReason() == ReasonDisconnected
+	cut := ok && (now >= at || was && k.host.renewed.Load() == 0)
 	k.cut.Store(cut)
 	return cut
 }

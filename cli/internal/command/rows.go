@@ -125,6 +125,9 @@ func nodeCells(now time.Time, r *resourcev1.Resource) []string {
 			ready, reason = strings.ToLower(enumWord(c.GetState().String(), "CONDITION_STATE_")), c.GetReason()
 		}
 	}
+	if n.GetPlacement().GetSessionId() == 0 { // what it said last is not so any more
+		ready, reason = "false", "it has no session"
+	}
 	session := "none"
 	switch p := n.GetPlacement(); {
 	case p.GetSessionId() != 0:

@@ -37,7 +37,7 @@ func (a *app) eachSandbox(use, short, long string, do func(context.Context, sand
 	c := &cobra.Command{
 		Use: use + " [flags] SANDBOX...", Short: short, Long: long, Args: args(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, refs []string) error {
-			ctx, cancel := a.bounded(cmd.Context(), waitStopped)
+			ctx, cancel := a.bounded(cmd.Context(), 0)
 			defer cancel()
 			return a.withSandboxes(ctx, func(t sandboxes) error {
 				return a.each(ctx, t, refs, func(s sandbox.Sandbox) error { return do(ctx, t, s, !noWait) })
@@ -118,8 +118,16 @@ func (a *app) removeOne(ctx context.Context, t sandboxes, s sandbox.Sandbox, wai
 	return nil
 }
 
-// watching waits for a sandbox with its state on the terminal.
+// stopLimit is how long a sandbox may take to be stopped or removed: its own grace
+// period, and what there is to take down after it.
+func stopLimit(s sandbox.Sandbox) limit {
+	return waitStopped + s.Spec.GetTerminationGracePeriod().AsDuration()
+}
+
+// watching waits for a sandbox to end, with its state on the terminal.
 func (a *app) watching(ctx context.Context, t reader, s sandbox.Sandbox, see func(*sandbox.Sandbox) (bool, error)) error {
+	ctx, cancel := a.bounded(ctx, stopLimit(s))
+	defer cancel()
 	progress := output.NewProgress(a.err)
 	defer progress.Done("")
 	return await(ctx, t, s, func(now *sandbox.Sandbox) (bool, error) {

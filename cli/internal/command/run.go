@@ -147,7 +147,7 @@ func (a *app) untilStarted(ctx context.Context, t reader, s sandbox.Sandbox) (*s
 	})
 	if errors.Is(context.Cause(p.ctx), errImpatient) {
 		err = exit.Try(fault.New(fault.Unavailable, "run sandbox %s: %s", s.Name, last.Why()),
-			"%s; or staddle rm %s", nextStep(last), s.Name)
+			"%s", nextStep(last))
 	}
 	if err != nil {
 		return nil, exit.Try(err, "staddle ps; staddle rm %s", s.Name)
@@ -221,7 +221,7 @@ func failedStart(s *sandbox.Sandbox, why string) error {
 	}
 	if code := exitOf(s); code != "" {
 		return exit.Try(fault.New(fault.Internal, "run sandbox %s: it ended at once with code %s: %s", s.Name, code, why),
-			"staddle logs %s; staddle rm %s", s.Name, s.Name)
+			"staddle logs %s", s.Name)
 	}
-	return exit.Try(fault.New(fault.Internal, "run sandbox %s: %s", s.Name, why), "%s; or staddle rm %s", nextStep(s), s.Name)
+	return exit.Try(fault.New(fault.Internal, "run sandbox %s: %s", s.Name, why), "%s", nextStep(s))
 }

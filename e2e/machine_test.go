@@ -273,3 +273,25 @@ func diskPath(t *testing.T, b *bed.Bed) string {
 	}
 	return paths[0]
 }
+
+func TestMachine_LabelsOfTheNodeChooseIt(t *testing.T) {
+	b, _ := machine(t, bed.Options{Node: "labels: {disk: fast}"})
+	for name, selector := range map[string]string{"there": "fast", "nowhere": "slow"} {
+		document := "kind: Sandbox\nname: " + name + "\nspec:\n  desired: RUNNING\n  node_selector: {disk: " + selector +
+			"}\n  containers:\n    - {name: main, image: \"" + bed.ProbeImage + "\", args: [sleep]}\n"
+		if r := b.CLIWith(strings.NewReader(document), "apply", "-f", "-"); r.Code != 0 {
+			t.Fatalf("apply: exit code %d\n%s%s", r.Code, r.Stdout, r.Stderr)
+		}
+	}
+	awaitPhase(t, b, "there", "RUNNING")
+	bed.Eventually(t, waitLong, "the other one says why it is not placed", func(context.Context) (bool, string) {
+		r := b.CLI("get", "sandbox", "nowhere", "-o", "yaml")
+		return strings.Contains(r.Stdout, "reason:"), r.Stdout + r.Stderr
+	})
+	if onHost(t, b, "nowhere") != nil {
+		t.Fatal("a sandbox came to a node without the label that it asks for")
+	}
+	b.OK("delete", "sandbox", "there")
+	b.OK("delete", "sandbox", "nowhere")
+	settled(t, b)
+}

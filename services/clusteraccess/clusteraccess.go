@@ -49,7 +49,7 @@ func build(_ context.Context, p *process.Process) ([]run.Member, error) {
 	if err != nil {
 		return nil, err
 	}
-	coordinator := link.NewCoordinator(conn, instance(bootID))
+	coordinator := link.NewCoordinator(conn, link.Self{Instance: instance(bootID), Labels: p.Config.Labels})
 	reporter := report.New(coordinator, p.Log)
 	copied := mirror.New(mirror.Config{Path: filepath.Join(p.Paths.Var(Name), "mirror.db"), BootID: bootID}, mirror.Deps{
 		Log: p.Log,

@@ -20,16 +20,23 @@ const callTimeout = 5 * time.Second
 type Coordinator struct {
 	resources coordinatorv1.ResourceServiceClient
 	sessions  coordinatorv1.SessionServiceClient
-	instance  string
+	self      Self
 }
 
-// NewCoordinator returns the coordinator at the end of a connection. instance
-// names this machine and boot.
-func NewCoordinator(conn grpc.ClientConnInterface, instance string) *Coordinator {
+// Self is what the coordinator is told of this node with its session.
+type Self struct {
+	// Instance names this machine and boot.
+	Instance string
+	// Labels are those of node.yaml.
+	Labels map[string]string
+}
+
+// NewCoordinator returns the coordinator at the end of a connection.
+func NewCoordinator(conn grpc.ClientConnInterface, self Self) *Coordinator {
 	return &Coordinator{
 		resources: coordinatorv1.NewResourceServiceClient(conn),
 		sessions:  coordinatorv1.NewSessionServiceClient(conn),
-		instance:  instance,
+		self:      self,
 	}
 }
 
@@ -66,7 +73,7 @@ func (c *Coordinator) Renew(ctx context.Context, session int64, ttl time.Duratio
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	resp, err := c.sessions.RenewSession(ctx, &coordinatorv1.RenewSessionRequest{
-		SessionId: session, Ttl: durationpb.New(ttl), Instance: c.instance,
+		SessionId: session, Ttl: durationpb.New(ttl), Instance: c.self.Instance, Labels: c.self.Labels,
 	})
 	return Session{ID: resp.GetSessionId(), TTL: resp.GetTtl().AsDuration(), NodeUID: resp.GetNodeUid()}, err
 }

@@ -118,7 +118,7 @@ func (s *Sessions) renew(ctx context.Context, node string, req *coordinatorv1.Re
 
 // open begins a session and makes the node's record at the first one.
 func (s *Sessions) open(ctx context.Context, node string, req *coordinatorv1.RenewSessionRequest) (store.Session, error) {
-	r, err := s.record(ctx, node)
+	r, err := s.record(ctx, node, req.GetLabels())
 	if err != nil {
 		return store.Session{}, err
 	}
@@ -138,7 +138,7 @@ func (s *Sessions) open(ctx context.Context, node string, req *coordinatorv1.Ren
 }
 
 // record is the node's record to change, a new one for a node never seen.
-func (s *Sessions) record(ctx context.Context, node string) (*record.Resource, error) {
+func (s *Sessions) record(ctx context.Context, node string, labels map[string]string) (*record.Resource, error) {
 	r, err := s.deps.Store().Get(ctx, record.Key{Kind: record.Node, Name: node})
 	if err == nil || !errors.Is(err, fault.NotFound) {
 		return r, err
@@ -152,7 +152,7 @@ func (s *Sessions) record(ctx context.Context, node string) (*record.Resource, e
 			"open session of %s: the node was removed; to admit it again create a record of kind node with that name", node), ReasonRemoved)
 	}
 	return &record.Resource{
-		Meta: &resourcev1.Metadata{Kind: record.Node, Name: node, Uid: id.New(), Generation: 1, CreatedAt: timestamppb.Now()},
+		Meta: &resourcev1.Metadata{Kind: record.Node, Name: node, Uid: id.New(), Generation: 1, CreatedAt: timestamppb.Now(), Labels: labels},
 		Kind: &resourcev1.Resource_Node{Node: &resourcev1.Node{Spec: &resourcev1.NodeSpec{}}},
 	}, nil
 }

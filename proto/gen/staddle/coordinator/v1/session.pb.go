@@ -34,7 +34,10 @@ type RenewSessionRequest struct {
 	Ttl *durationpb.Duration `protobuf:"bytes,2,opt,name=ttl,proto3" json:"ttl,omitempty"`
 	// Machine and boot that call, any text that another machine would not send.
 	// A session is resumed only by the same.
-	Instance      string `protobuf:"bytes,3,opt,name=instance,proto3" json:"instance,omitempty"`
+	Instance string `protobuf:"bytes,3,opt,name=instance,proto3" json:"instance,omitempty"`
+	// Labels of the node from its configuration, for the record that is made at its
+	// first session. Later they are the operator's. At most 64 pairs.
+	Labels        map[string]string `protobuf:"bytes,4,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -88,6 +91,13 @@ func (x *RenewSessionRequest) GetInstance() string {
 		return x.Instance
 	}
 	return ""
+}
+
+func (x *RenewSessionRequest) GetLabels() map[string]string {
+	if x != nil {
+		return x.Labels
+	}
+	return nil
 }
 
 // RenewSessionResponse is the session.
@@ -250,13 +260,17 @@ var File_staddle_coordinator_v1_session_proto protoreflect.FileDescriptor
 
 const file_staddle_coordinator_v1_session_proto_rawDesc = "" +
 	"\n" +
-	"$staddle/coordinator/v1/session.proto\x12\x16staddle.coordinator.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a staddle/options/v1/options.proto\"\x9d\x01\n" +
+	"$staddle/coordinator/v1/session.proto\x12\x16staddle.coordinator.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a staddle/options/v1/options.proto\"\xc3\x02\n" +
 	"\x13RenewSessionRequest\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\x03R\tsessionId\x12?\n" +
 	"\x03ttl\x18\x02 \x01(\v2\x19.google.protobuf.DurationB\x12\xbaH\x0f\xc8\x01\x01\xaa\x01\t\"\x03\b\xd8\x042\x02\b\x05R\x03ttl\x12&\n" +
 	"\binstance\x18\x03 \x01(\tB\n" +
-	"\xbaH\ar\x05\x10\x01\x18\x80\x01R\binstance\"}\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80\x01R\binstance\x12i\n" +
+	"\x06labels\x18\x04 \x03(\v27.staddle.coordinator.v1.RenewSessionRequest.LabelsEntryB\x18\xbaH\x15\x9a\x01\x12\x10@\"\ar\x05\x10\x01\x18\xfd\x01*\x05r\x03\x18\xfd\x01R\x06labels\x1a9\n" +
+	"\vLabelsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"}\n" +
 	"\x14RenewSessionResponse\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\x03R\tsessionId\x12+\n" +
@@ -289,26 +303,28 @@ func file_staddle_coordinator_v1_session_proto_rawDescGZIP() []byte {
 	return file_staddle_coordinator_v1_session_proto_rawDescData
 }
 
-var file_staddle_coordinator_v1_session_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
+var file_staddle_coordinator_v1_session_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
 var file_staddle_coordinator_v1_session_proto_goTypes = []any{
 	(*RenewSessionRequest)(nil),  // 0: staddle.coordinator.v1.RenewSessionRequest
 	(*RenewSessionResponse)(nil), // 1: staddle.coordinator.v1.RenewSessionResponse
 	(*EndSessionRequest)(nil),    // 2: staddle.coordinator.v1.EndSessionRequest
 	(*EndSessionResponse)(nil),   // 3: staddle.coordinator.v1.EndSessionResponse
-	(*durationpb.Duration)(nil),  // 4: google.protobuf.Duration
+	nil,                          // 4: staddle.coordinator.v1.RenewSessionRequest.LabelsEntry
+	(*durationpb.Duration)(nil),  // 5: google.protobuf.Duration
 }
 var file_staddle_coordinator_v1_session_proto_depIdxs = []int32{
-	4, // 0: staddle.coordinator.v1.RenewSessionRequest.ttl:type_name -> google.protobuf.Duration
-	4, // 1: staddle.coordinator.v1.RenewSessionResponse.ttl:type_name -> google.protobuf.Duration
-	0, // 2: staddle.coordinator.v1.SessionService.RenewSession:input_type -> staddle.coordinator.v1.RenewSessionRequest
-	2, // 3: staddle.coordinator.v1.SessionService.EndSession:input_type -> staddle.coordinator.v1.EndSessionRequest
-	1, // 4: staddle.coordinator.v1.SessionService.RenewSession:output_type -> staddle.coordinator.v1.RenewSessionResponse
-	3, // 5: staddle.coordinator.v1.SessionService.EndSession:output_type -> staddle.coordinator.v1.EndSessionResponse
-	4, // [4:6] is the sub-list for method output_type
-	2, // [2:4] is the sub-list for method input_type
-	2, // [2:2] is the sub-list for extension type_name
-	2, // [2:2] is the sub-list for extension extendee
-	0, // [0:2] is the sub-list for field type_name
+	5, // 0: staddle.coordinator.v1.RenewSessionRequest.ttl:type_name -> google.protobuf.Duration
+	4, // 1: staddle.coordinator.v1.RenewSessionRequest.labels:type_name -> staddle.coordinator.v1.RenewSessionRequest.LabelsEntry
+	5, // 2: staddle.coordinator.v1.RenewSessionResponse.ttl:type_name -> google.protobuf.Duration
+	0, // 3: staddle.coordinator.v1.SessionService.RenewSession:input_type -> staddle.coordinator.v1.RenewSessionRequest
+	2, // 4: staddle.coordinator.v1.SessionService.EndSession:input_type -> staddle.coordinator.v1.EndSessionRequest
+	1, // 5: staddle.coordinator.v1.SessionService.RenewSession:output_type -> staddle.coordinator.v1.RenewSessionResponse
+	3, // 6: staddle.coordinator.v1.SessionService.EndSession:output_type -> staddle.coordinator.v1.EndSessionResponse
+	5, // [5:7] is the sub-list for method output_type
+	3, // [3:5] is the sub-list for method input_type
+	3, // [3:3] is the sub-list for extension type_name
+	3, // [3:3] is the sub-list for extension extendee
+	0, // [0:3] is the sub-list for field type_name
 }
 
 func init() { file_staddle_coordinator_v1_session_proto_init() }
@@ -322,7 +338,7 @@ func file_staddle_coordinator_v1_session_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_staddle_coordinator_v1_session_proto_rawDesc), len(file_staddle_coordinator_v1_session_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   4,
+			NumMessages:   5,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -67,7 +67,10 @@ func newCounted(t *testing.T) *counted {
 		if req.Method == http.MethodGet && strings.Contains(req.URL.Path, "/blobs/") {
 			n, _ := c.blobs.LoadOrStore(req.URL.Path, new(atomic.Int32))
 			n.(*atomic.Int32).Add(1)
-			time.Sleep(time.Duration(c.delay.Load()))
+			select { // a slow registry; the client may go away meanwhile
+			case <-time.After(time.Duration(c.delay.Load())):
+			case <-req.Context().Done():
+			}
 		}
 		proxy.ServeHTTP(w, req)
 	}))

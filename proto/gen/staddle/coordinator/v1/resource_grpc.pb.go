@@ -53,8 +53,8 @@ type ResourceServiceClient interface {
 	ListResources(ctx context.Context, in *ListResourcesRequest, opts ...grpc.CallOption) (*ListResourcesResponse, error)
 	// CreateResource writes a new record; its spec is durable when it returns
 	// OK. Placement and status in the request are refused. To create the record
-	// of a node that was removed admits it again. Repeating it with the
-	// same request_id returns the record that was made; else it returns Exists.
+	// of a node that was removed admits it again. Safe to repeat with the same
+	// request_id, which returns the record that was made; else it returns Exists.
 	// Returns Invalid if the record breaks a rule; Exists if the name is taken;
 	// Unavailable while the store cannot be reached.
 	CreateResource(ctx context.Context, in *CreateResourceRequest, opts ...grpc.CallOption) (*CreateResourceResponse, error)
@@ -200,8 +200,8 @@ type ResourceServiceServer interface {
 	ListResources(context.Context, *ListResourcesRequest) (*ListResourcesResponse, error)
 	// CreateResource writes a new record; its spec is durable when it returns
 	// OK. Placement and status in the request are refused. To create the record
-	// of a node that was removed admits it again. Repeating it with the
-	// same request_id returns the record that was made; else it returns Exists.
+	// of a node that was removed admits it again. Safe to repeat with the same
+	// request_id, which returns the record that was made; else it returns Exists.
 	// Returns Invalid if the record breaks a rule; Exists if the name is taken;
 	// Unavailable while the store cannot be reached.
 	CreateResource(context.Context, *CreateResourceRequest) (*CreateResourceResponse, error)

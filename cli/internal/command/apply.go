@@ -27,7 +27,9 @@ func (a *app) applyCommand() *cobra.Command {
 		Long: `Create the records of one or more YAML files, or change those that are there, to
 labels and spec in the file. All documents are checked before anything is sent:
 an unknown key, a wrong type or a value out of bounds refuses the whole.
-When somebody else changed a record meanwhile, the change is made on top.`,
+When somebody else changed a record meanwhile, the change is made on top; unless
+the document has a generation, as "staddle get -o yaml" prints it: then it is
+refused, since it would undo what was changed after it was printed.`,
 		Example: `  staddle apply -f - <<EOF
   kind: Sandbox
   name: web
@@ -130,16 +132,12 @@ func applyOne(ctx context.Context, t *target.Cluster, doc manifest.Document) (*r
 
 func change(ctx context.Context, t *target.Cluster, now *resourcev1.Resource, doc manifest.Document) (*resourcev1.Resource, string, error) {
 	r, err := t.UpdateRecord(ctx, now, func(r *resourcev1.Resource) error {
-		r.Meta.Labels = doc.Record.GetMeta().GetLabels()
-		switch r.GetMeta().GetKind() {
-		case resourcev1.Kind_KIND_SANDBOX:
-			r.GetSandbox().Spec = proto.CloneOf(doc.Record.GetSandbox().GetSpec())
-		case resourcev1.Kind_KIND_DISK:
-			r.GetDisk().Spec = proto.CloneOf(doc.Record.GetDisk().GetSpec())
-		case resourcev1.Kind_KIND_NODE:
-			r.GetNode().Spec = proto.CloneOf(doc.Record.GetNode().GetSpec())
-		default:
-			return fault.New(fault.Invalid, "apply %s: records of this kind are not written by hand", target.KindName(r.GetMeta().GetKind()))
+		before := proto.CloneOf(r)
+		if err := put(r, doc.Record); err != nil {
+			return err
+		}
+		if at := r.GetMeta().GetGeneration(); doc.Generation != 0 && doc.Generation != at && !proto.Equal(before, r) {
+			return overtaken(r.GetMeta(), doc.Generation)
 		}
 		return nil
 	})
@@ -150,4 +148,28 @@ func change(ctx context.Context, t *target.Cluster, now *resourcev1.Resource, do
 		return r, "unchanged", nil
 	}
 	return r, "changed", nil
+}
+
+// put gives a record the labels and the spec of a document.
+func put(r, doc *resourcev1.Resource) error {
+	r.Meta.Labels = doc.GetMeta().GetLabels()
+	switch r.GetMeta().GetKind() {
+	case resourcev1.Kind_KIND_SANDBOX:
+		r.GetSandbox().Spec = proto.CloneOf(doc.GetSandbox().GetSpec())
+	case resourcev1.Kind_KIND_DISK:
+		r.GetDisk().Spec = proto.CloneOf(doc.GetDisk().GetSpec())
+	case resourcev1.Kind_KIND_NODE:
+		r.GetNode().Spec = proto.CloneOf(doc.GetNode().GetSpec())
+	default:
+		return fault.New(fault.Invalid, "apply %s: records of this kind are not written by hand", target.KindName(r.GetMeta().GetKind()))
+	}
+	return nil
+}
+
+// overtaken refuses a document that was made from an older spec.
+func overtaken(meta *resourcev1.Metadata, from uint64) error {
+	kind, name := target.KindName(meta.GetKind()), meta.GetName()
+	return exit.Try(fault.New(fault.Conflict, "%s %s was changed meanwhile: it has generation %d now, the document was made from %d",
+		kind, name, meta.GetGeneration(), from),
+		"staddle get %s %s -o yaml and make the change again, or remove generation from the document to undo what others changed", kind, name)
 }

@@ -97,6 +97,32 @@ func TestApply_ChangesOnTopOfAWinner(t *testing.T) {
 	}
 }
 
+// A document that was printed before somebody else's change does not undo it.
+func TestApply_OfAnOldGenerationIsAConflict(t *testing.T) {
+	c := newCluster(t)
+	want(t, applyIn(c, twoDocuments), 0)
+	printed := cli(t, c.flags("get", "sandbox", "web", "-o", "yaml")...).out
+	edited := strings.Replace(printed, "web:1", "web:2", 1)
+	if edited == printed || !strings.Contains(printed, "\ngeneration: ") {
+		t.Fatalf("printed\n%s", printed)
+	}
+	c.rival = func() { // between the question and the change
+		c.change(func(revision uint64) {
+			r := c.records[keyOf(&resourcev1.Metadata{Kind: kindSandbox, Name: "web"})]
+			r.Meta.Revision, r.Meta.Generation = revision, r.Meta.Generation+1
+			r.GetSandbox().Spec.Hostname = "rival"
+		})
+	}
+	for range 2 { // during it, and after it
+		want(t, applyIn(c, edited), 4, "was changed meanwhile", "remove generation")
+	}
+	if got := c.record(kindSandbox, "web").GetSandbox().GetSpec().GetHostname(); got != "rival" {
+		t.Errorf("hostname %q, want the rival's", got)
+	}
+	want(t, applyIn(c, strings.Replace(edited, "\ngeneration: ", "\nrevision: ", 1)), 2, "given in line")
+	want(t, applyIn(c, strings.Replace(edited, "\ngeneration: ", "\ngeneration: x", 1)), 2, "generation: the value is no generation")
+}
+
 func TestStop_KeepsWhatAWinnerChanged(t *testing.T) {
 	c := newCluster(t)
 	want(t, applyIn(c, twoDocuments), 0)

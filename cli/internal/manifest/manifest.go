@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -61,6 +62,9 @@ type Document struct {
 	// UID is the one in the document: the record that exists must have it. Empty
 	// means any.
 	UID string
+	// Generation is the one in the document: a change was made from the record in
+	// that generation. 0 means that it was made from none.
+	Generation uint64
 }
 
 // Read reads all documents of a file. Everything wrong in all of them is one
@@ -200,6 +204,12 @@ func (d *decoder) metadata(values map[string]*yaml.Node, meta *resourcev1.Metada
 	meta.Name, doc.UID = text("name"), text("uid")
 	if values["name"] == nil {
 		d.add(d.lines[""], "name", "the key is missing", "write name: and 1 to 63 characters of a-z, 0-9 and -")
+	}
+	if n := values["generation"]; n != nil { // printed as a text, as JSON has no such numbers
+		var err error
+		if doc.Generation, err = strconv.ParseUint(n.Value, 10, 64); err != nil || n.Kind != yaml.ScalarNode {
+			d.add(n.Line, "generation", "the value is no generation", "leave it as it was printed, or remove the key")
+		}
 	}
 	if n := values["labels"]; n != nil {
 		field := meta.ProtoReflect().Descriptor().Fields().ByName("labels")

@@ -32,7 +32,8 @@ func (a *app) runAttached(ctx context.Context, t sandboxes, o runOptions, labels
 		return exit.Try(err, "staddle run --detach, which needs no socket of the node")
 	}
 	defer func() { err = errors.Join(err, host.Close()) }()
-	s, err := t.Create(ctx, o.name, labels, spec)
+	// An interrupt must not leave it unknown whether there is a sandbox now.
+	s, err := t.Create(context.WithoutCancel(ctx), o.name, labels, spec)
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -54,10 +55,11 @@ type live struct {
 	first   []output.Row
 	widths  []int
 	started bool
+	shown   map[string]string // by id: the line as it was printed last
 }
 
 func (l *live) synced() error {
-	l.started = true
+	l.started, l.shown = true, map[string]string{}
 	if l.app.format != output.Table {
 		for _, r := range l.first {
 			if err := l.print(r, "present"); err != nil {
@@ -70,6 +72,7 @@ func (l *live) synced() error {
 	table := [][]string{l.columns}
 	for _, r := range l.first {
 		table = append(table, r.Cells)
+		l.shown[r.ID] = l.text(r)
 	}
 	l.widths = output.Widths(table)
 	_, err := fmt.Fprint(l.app.out, output.Align(table))
@@ -90,7 +93,23 @@ func (l *live) changed(row output.Row, gone bool) error {
 		}
 		return l.print(row, "gone")
 	}
+	text := l.text(row)
+	if l.app.format == output.Table && l.shown[row.ID] == text {
+		return nil // what changed is in no column
+	}
+	l.shown[row.ID] = text
 	return l.print(row, "changed")
+}
+
+// text is a row without its age, which differs each time.
+func (l *live) text(row output.Row) string {
+	var b strings.Builder
+	for i, cell := range row.Cells {
+		if l.columns[i] != "AGE" {
+			fmt.Fprintf(&b, "%q", cell)
+		}
+	}
+	return b.String()
 }
 
 func (l *live) print(row output.Row, event string) error {

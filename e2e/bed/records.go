@@ -1,13 +1,18 @@
 package bed
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
 
 	"google.golang.org/grpc"
 
@@ -18,18 +23,24 @@ import (
 // Records is the coordinator's API, as the operator, over the bed's own network.
 func (b *Bed) Records() coordinatorv1.ResourceServiceClient {
 	b.t.Helper()
+	return coordinatorv1.NewResourceServiceClient(b.ConnAPI("operator"))
+}
+
+// ConnAPI is a connection to the coordinator with the identity in <etc>/pki of that
+// name.
+func (b *Bed) ConnAPI(identity string) *grpc.ClientConn {
+	b.t.Helper()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	const key = "api" // no process has this name
+	key := "coordinator as " + identity
 	if b.conns[key] == nil {
-		conn, err := b.dialAPI("operator")
+		conn, err := b.dialAPI(identity)
 		b.must(err)
 		b.conns[key] = conn
 	}
-	return coordinatorv1.NewResourceServiceClient(b.conns[key])
+	return b.conns[key]
 }
 
-// dialAPI connects to the coordinator with the identity in <etc>/pki of that name.
 func (b *Bed) dialAPI(identity string) (*grpc.ClientConn, error) {
 	address := "127.0.0.1:8443"
 	if b.opts.Lan || b.opts.Cluster != nil {
@@ -63,4 +74,37 @@ func (b *Bed) dialAPI(identity string) (*grpc.ClientConn, error) {
 		TLS:     &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: pool, Certificates: []tls.Certificate{pair}, ServerName: host},
 		Options: []grpc.DialOption{grpc.WithContextDialer(dial)},
 	})
+}
+
+// CLIAs is CLI as another user, who is in no group but that of the same number.
+func (b *Bed) CLIAs(uid int, args ...string) Result {
+	b.t.Helper()
+	id := strconv.Itoa(uid)
+	cmd := b.inside("setpriv", append([]string{
+		"--reuid", id, "--regid", id, "--clear-groups", "--", filepath.Join(b.bin, "staddle"), "--root", b.Paths.Root,
+	}, args...)...)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	b.must(cmd.Start())
+	timer := time.AfterFunc(time.Minute, func() { _ = cmd.Process.Kill() })
+	defer timer.Stop()
+	var exit *exec.ExitError
+	if err := cmd.Wait(); err != nil && !errors.As(err, &exit) {
+		b.t.Fatalf("staddle %v as %d: %v", args, uid, err)
+	}
+	return Result{Stdout: stdout.String(), Stderr: stderr.String(), Code: cmd.ProcessState.ExitCode()}
+}
+
+// Logs is what every component has said so far, by its name.
+func (b *Bed) Logs() map[string]string {
+	b.t.Helper()
+	paths, err := filepath.Glob(filepath.Join(b.Paths.Var("supervisor"), "logs", "*.log"))
+	b.must(err)
+	all := map[string]string{}
+	for _, path := range append(paths, filepath.Join(b.Paths.Root, "supervisor.log")) {
+		raw, err := os.ReadFile(path)
+		b.must(err)
+		all[strings.TrimSuffix(filepath.Base(path), ".log")] = string(raw)
+	}
+	return all
 }

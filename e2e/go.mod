@@ -7,7 +7,10 @@ require (
 	staddle.internal/proto v0.0.0
 )
 
-require github.com/google/go-containerregistry v0.22.1 // indirect
+require (
+	github.com/containerd/containerd/api v1.12.0 // indirect
+	github.com/google/go-containerregistry v0.22.1 // indirect
+)
 
 replace (
 	staddle.internal/kit => ../kit

@@ -3,7 +3,6 @@ package grant
 import (
 	"context"
 	"errors"
-	"io"
 	"log/slog"
 	"path/filepath"
 	"testing"
@@ -32,8 +31,8 @@ type fakeHost struct {
 }
 
 func (h *fakeHost) States() *watch.Hub[id.Sandbox, *sandboxhostv1.SandboxState] { return h.hub }
-func (h *fakeHost) Look(id.Sandbox)                                            {}
-func (h *fakeHost) Buried(uid id.Sandbox) bool                                 { return h.buried[uid] }
+func (h *fakeHost) Look(id.Sandbox)                                             {}
+func (h *fakeHost) Buried(uid id.Sandbox) bool                                  { return h.buried[uid] }
 
 func (h *fakeHost) show(uid id.Sandbox, phase resourcev1.SandboxPhase, tornDown bool) {
 	status := &resourcev1.SandboxStatus{Phase: phase}
@@ -62,7 +61,7 @@ func newBench(t *testing.T) *bench {
 }
 
 func (b *bench) start() {
-	log := slog.New(slog.NewTextHandler(io.Discard, nil))
+	log := slog.New(slog.DiscardHandler)
 	j, _, err := journal.Open(journal.Options{Path: b.path, Kind: "test", Version: 1, Log: log})
 	if err != nil {
 		b.t.Fatal(err)

@@ -120,6 +120,9 @@ func (e *Engine) session(ctx context.Context, adopted *bool, up func()) error {
 		return err
 	}
 	if !*adopted {
+		if err := e.users.clean(ctx); err != nil {
+			return err
+		}
 		if err := e.logs.Adopt(ctx, e.unstarted(ctx)); err != nil {
 			return &brokenError{err}
 		}
@@ -179,7 +182,9 @@ func (e *Engine) unstarted(ctx context.Context) func(id.Sandbox, string, uint64)
 			if c.note == nil || c.note.GetContainer() != name || c.note.GetAttempt() != attempt {
 				continue
 			}
+			ctx, cancel := context.WithTimeout(ctx, firstLimit)
 			seen, err := e.observeContainer(ctx, e.client, c)
+			cancel()
 			return err != nil || seen == nil || seen.StartedAt.IsZero() && seen.Exit == nil
 		}
 		return false

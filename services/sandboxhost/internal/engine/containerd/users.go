@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -14,16 +15,23 @@ import (
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/continuity/fs"
 	"github.com/containerd/errdefs"
+	"github.com/moby/sys/mountinfo"
 	"github.com/moby/sys/user"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 
 	"staddle.internal/kit/fault"
+	"staddle.internal/kit/id"
 	"staddle.internal/kit/logging"
 	"staddle.internal/services/sandboxhost/internal/image"
 )
 
 // maxAccounts bounds how much of a file of accounts is read.
 const maxAccounts = 1 << 20
+
+// viewPrefix begins the names of views. Each look has one of its own: two at a time
+// never remove each other's, and one that a death left half made is in nobody's way.
+const viewPrefix = "staddle-look-"
 
 // viewLife is how long containerd keeps the view of an image should we die
 // while we look into it.
@@ -86,13 +94,10 @@ func (u *users) accounts(ctx context.Context, img image.Image) (accounts, error)
 // read mounts the root filesystem of an image for a moment.
 func (u *users) read(ctx context.Context, img image.Image) (a accounts, err error) {
 	service := u.e.client.SnapshotService(snapshotter)
-	key := "staddle-look-" + img.ChainID
+	key := viewPrefix + id.New()
 	mounts, err := service.View(ctx, key, img.ChainID, snapshots.WithLabels(map[string]string{
 		"containerd.io/gc.expire": now().Add(viewLife).Format(time.RFC3339),
 	}))
-	if errdefs.IsAlreadyExists(err) { // left by a process before, or another keeper looks too
-		mounts, err = service.Mounts(ctx, key)
-	}
 	if errdefs.IsNotFound(err) {
 		u.e.images.Forget(img.Digest)
 	}
@@ -110,6 +115,37 @@ func (u *users) read(ctx context.Context, img image.Image) (a accounts, err erro
 		u.e.log.Warn("view of image not removed", logging.Component(img.Name), logging.Err(removeErr))
 	}
 	return a, err
+}
+
+// clean removes what the process before us was looking into when it died. It must
+// come before the first look.
+func (u *users) clean(ctx context.Context) error {
+	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(u.e.temp()))
+	if err != nil {
+		return fmt.Errorf("clean views of images: %w", err)
+	}
+	for _, m := range mounts {
+		if err := errors.Join(unix.Unmount(m.Mountpoint, unix.UMOUNT_NOFOLLOW), os.Remove(m.Mountpoint)); err != nil {
+			return fmt.Errorf("clean views of images: %w", err)
+		}
+	}
+	service := u.e.client.SnapshotService(snapshotter)
+	var left []string
+	err = service.Walk(ctx, func(_ context.Context, info snapshots.Info) error {
+		if strings.HasPrefix(info.Name, viewPrefix) {
+			left = append(left, info.Name)
+		}
+		return nil
+	})
+	if err != nil {
+		return unavailable("clean views of images", err)
+	}
+	for _, key := range left {
+		if err := service.Remove(ctx, key); err != nil && !errdefs.IsNotFound(err) {
+			return unavailable("clean views of images", err)
+		}
+	}
+	return nil
 }
 
 // readWithin reads a regular file of an image, following links within the image

@@ -11,7 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"staddle.internal/kit/fault"
-	"staddle.internal/kit/id"
 	"staddle.internal/kit/logging"
 )
 
@@ -43,63 +42,6 @@ func newStream(k key, s *Store) *stream {
 	return st
 }
 
-// Pipes are the FIFOs of one container.
-type Pipes struct {
-	// Stdout and Stderr are the paths that the shim is given.
-	Stdout, Stderr string
-
-	streams [2]*stream
-}
-
-// Release says that the shim has opened the FIFOs, or never will: from now on
-// their end is the end of the output.
-func (p *Pipes) Release() error {
-	return errors.Join(p.streams[0].releaseGuard(), p.streams[1].releaseGuard())
-}
-
-// Open makes fresh FIFOs for a container that is about to be made, and reads
-// from them. Both read ends are with the Keeper when it returns. What an earlier
-// try left is replaced; its bytes stay.
-func (s *Store) Open(uid id.Sandbox, container string, attempt uint64) (*Pipes, error) {
-	if err := s.prune(uid, container, attempt); err != nil {
-		return nil, err
-	}
-	pair := s.pair(uid, container, attempt)
-	for _, st := range pair {
-		if err := st.open(); err != nil {
-			return nil, errors.Join(fmt.Errorf("open %s of container %s of sandbox %s: %w", st.key.name(), container, uid, err),
-				pair[0].end(), pair[1].end())
-		}
-	}
-	return &Pipes{Stdout: pair[0].fifo, Stderr: pair[1].fifo, streams: pair}, nil
-}
-
-// Started lets go of what Adopt held for a container that was made and not yet
-// started: the shim has its ends open.
-func (s *Store) Started(uid id.Sandbox, container string, attempt uint64) error {
-	pair := s.pair(uid, container, attempt)
-	return errors.Join(pair[0].releaseGuard(), pair[1].releaseGuard())
-}
-
-// Finish waits until all that a container wrote is in the files, for DrainLimit
-// at most, and ends its streams. Safe to repeat.
-func (s *Store) Finish(ctx context.Context, uid id.Sandbox, container string, attempt uint64) error {
-	ctx, cancel := context.WithTimeout(ctx, DrainLimit)
-	defer cancel()
-	pair := s.pair(uid, container, attempt)
-	var errs []error
-	for _, st := range pair {
-		errs = append(errs, st.releaseGuard())
-	}
-	for _, st := range pair {
-		if !st.wait(ctx) {
-			s.warn("output cut off", st.key, logging.Reason("something still holds the stream open"))
-		}
-		errs = append(errs, st.end())
-	}
-	return errors.Join(errs...)
-}
-
 // open makes the FIFO and starts to drain it.
 func (st *stream) open() error {
 	if err := errors.Join(st.releaseGuard(), st.pause()); err != nil {
@@ -110,15 +52,31 @@ func (st *stream) open() error {
 			return err
 		}
 	}
-	for _, old := range []string{st.fifo, filepath.Join(st.dir, closedMarker)} {
-		if err := os.Remove(old); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return err
-		}
+	if err := st.removeOld(); err != nil {
+		return err
 	}
 	if err := unix.Mkfifo(st.fifo, 0o600); err != nil {
 		return fmt.Errorf("make fifo %s: %w", st.fifo, err)
 	}
 	return st.reopen(true)
+}
+
+// removeOld removes what an earlier try left. Its FIFO is opened once more before
+// it goes, so that a shim that waits there for a reader goes on, and fails.
+func (st *stream) removeOld() error {
+	old, err := os.OpenFile(st.fifo, os.O_RDWR|unix.O_NONBLOCK, 0)
+	if err == nil {
+		err = old.Close()
+	}
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	for _, path := range []string{st.fifo, filepath.Join(st.dir, closedMarker)} {
+		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
 }
 
 // reopen opens the FIFO that is there, with a guard if the shim may not have it

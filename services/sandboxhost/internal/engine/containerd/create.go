@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/containerd/containerd/api/services/tasks/v1"
 	"github.com/containerd/containerd/api/types"
@@ -23,6 +24,11 @@ import (
 	"staddle.internal/services/sandboxhost/internal/engine"
 	"staddle.internal/services/sandboxhost/internal/image"
 )
+
+// taskLimit bounds the making of a task. The shim is told of it and gives up by
+// itself, so that one that was left alone by a death of containerd does not wait
+// on a pipe for ever, and all of its sandbox with it.
+const taskLimit = 20 * time.Second
 
 // runtimeName is the runtime of every container.
 const runtimeName = "io.containerd.runc.v2"
@@ -110,7 +116,7 @@ func (e *Engine) record(ctx context.Context, a engine.Attempt, c *container, spe
 }
 
 // make makes record, root filesystem, pipes and task.
-func (e *Engine) make(ctx context.Context, c *container, record containers.Container, img image.Image) (err error) {
+func (e *Engine) make(ctx context.Context, c *container, record containers.Container, img image.Image) error {
 	e.remember(c)
 	if _, err := e.client.ContainerService().Create(ctx, record); err != nil {
 		return unavailable("make its record", err)
@@ -127,16 +133,22 @@ func (e *Engine) make(ctx context.Context, c *container, record containers.Conta
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, pipes.Release()) }()
 	request := &tasks.CreateTaskRequest{
 		ContainerID: c.id, Stdout: pipes.Stdout, Stderr: pipes.Stderr, Rootfs: wireMounts(mounts),
 	}
-	return e.makeTask(ctx, request)
+	// After a failure the pipes stay as they are until the container is removed:
+	// the shim may be about to open them even so, and would wait for a reader.
+	if err := e.makeTask(ctx, request); err != nil {
+		return err
+	}
+	return pipes.Release()
 }
 
 // makeTask makes the task; an id that containerd has lost half of is healed
 // first.
 func (e *Engine) makeTask(ctx context.Context, request *tasks.CreateTaskRequest) error {
+	ctx, cancel := context.WithTimeout(ctx, taskLimit)
+	defer cancel()
 	_, err := e.client.TaskService().Create(ctx, request)
 	if err == nil {
 		return nil

@@ -47,6 +47,9 @@ const (
 	process = "sandboxhost"
 	// snapshotter keeps root filesystems.
 	snapshotter = "overlayfs"
+	// stepLimit bounds every step but that of images: a shim or a disk that does
+	// not answer must not hold a keeper for ever.
+	stepLimit = time.Minute
 	// shimGroup is the control group of the shims, below the parent of all.
 	shimGroup = "shims"
 )
@@ -162,9 +165,12 @@ func (e *Engine) Do(ctx context.Context, a engine.Attempt, action engine.Action)
 	if err != nil {
 		return err
 	}
-	switch action.Step {
-	case engine.StepImages:
+	if action.Step == engine.StepImages { // takes as long as the registry takes
 		return e.prepareImages(ctx, a)
+	}
+	ctx, cancel := context.WithTimeout(ctx, stepLimit)
+	defer cancel()
+	switch action.Step {
 	case engine.StepNamespaces:
 		return e.pins.Ensure(uid, namespace.Wanted{Network: !hostNetwork(a), Hostname: hostname(a)})
 	case engine.StepNetwork:

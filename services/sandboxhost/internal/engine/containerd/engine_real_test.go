@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"sync/atomic"
 	"syscall"
@@ -66,7 +67,8 @@ func (n *node) begin(t *testing.T) *Engine {
 	case err := <-done:
 		t.Fatalf("engine ended: %v", err)
 	case <-time.After(waitLimit):
-		t.Fatal("engine is not ready")
+		stacks := make([]byte, 1<<20)
+		t.Fatalf("engine is not ready:\n%s", stacks[:runtime.Stack(stacks, true)])
 	}
 	n.engine = e
 	n.end = func() {

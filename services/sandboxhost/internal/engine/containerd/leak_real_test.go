@@ -115,7 +115,7 @@ func TestEngine_LeaksNothingWhenKilled(t *testing.T) {
 	n.run(t, first)
 	n.clear(t, uidOf(first))
 	before := n.inventory(t)
-	const rounds = 60
+	const rounds = 16
 	for round := range rounds {
 		a := attempt(t, ref, prog("sleep"), prog("print", "100"))
 		n.mine[uidOf(a)] = true

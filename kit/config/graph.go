@@ -69,7 +69,7 @@ func members() []Component {
 		// It gives the keys that it makes at its first start to those who use them.
 		{Name: "coordinator", Capabilities: []string{"CAP_CHOWN"}},
 		{Name: ContainerdName},
-		{Name: "clusteraccess", OrderOnly: []string{"coordinator"}},
+		{Name: "clusteraccess"}, // ready never means connected: a coordinator beside it holds nothing up
 		{
 			Name: "storage", OrderOnly: []string{"clusteraccess"},
 			Capabilities: []string{"CAP_SYS_ADMIN", "CAP_MKNOD", "CAP_DAC_OVERRIDE", "CAP_CHOWN", "CAP_FOWNER"},

@@ -1,6 +1,7 @@
 package clusteraccess
 
 import (
+	"errors"
 	"io"
 	"net"
 	"sync"
@@ -78,7 +79,7 @@ func (c *cut) copy(to, from net.Conn) {
 			}
 		}
 		if err != nil {
-			if err != io.EOF && !c.dropping() {
+			if !errors.Is(err, io.EOF) && !c.dropping() {
 				from.Close()
 			}
 			return

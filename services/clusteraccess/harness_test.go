@@ -3,7 +3,6 @@ package clusteraccess
 import (
 	"context"
 	"crypto/tls"
-	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -27,7 +26,7 @@ import (
 
 const limit = 20 * time.Second
 
-var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
+var quiet = slog.New(slog.DiscardHandler)
 
 // members runs members until stop is called.
 func members(t *testing.T, all ...run.Member) (stop func()) {

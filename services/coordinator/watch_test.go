@@ -205,11 +205,12 @@ func TestSession_BelongsToOneMachine(t *testing.T) {
 func TestSession_IsLostWithItsLease(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	admin, n1 := r.operator(), r.node1()
+	n1 := r.node1()
 	joined := join(t, n1, "n1")
 	r.kill() // a restart of the coordinator is no loss
 	r.start()
-	admin, n1 = r.operator(), r.node1()
+	admin := r.operator()
+	n1 = r.node1()
 	again, err := renew(n1, joined.GetSessionId(), "machine-n1")
 	if err != nil || again.GetSessionId() != joined.GetSessionId() {
 		t.Errorf("after a restart of the coordinator: got %v and %v, want session %d", again, err, joined.GetSessionId())

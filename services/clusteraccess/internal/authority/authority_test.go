@@ -3,7 +3,6 @@ package authority
 import (
 	"context"
 	"errors"
-	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -13,7 +12,7 @@ import (
 	clusteraccessv1 "staddle.internal/proto/gen/staddle/clusteraccess/v1"
 )
 
-var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
+var quiet = slog.New(slog.DiscardHandler)
 
 // now returns the authority as a watcher first sees it.
 func now(t *testing.T, a *Authority) *clusteraccessv1.WatchAuthorityResponse {

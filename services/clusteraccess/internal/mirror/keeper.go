@@ -69,10 +69,8 @@ func (k *keeper) run(ctx context.Context) error {
 			return context.Cause(ctx)
 		case <-k.mirror.wake:
 		}
-		wait := gather
 		for !k.flush() {
-			wait = retryAfter
-			if backoff.Wait(ctx, wait) != nil {
+			if backoff.Wait(ctx, retryAfter) != nil {
 				break
 			}
 		}
@@ -113,7 +111,7 @@ func (k *keeper) flush() bool {
 
 func write(tx journal.Tx, changed map[string]*resourcev1.Resource, state *clusteraccessv1.MirrorState) error {
 	for uid, r := range changed {
-		err := error(nil)
+		var err error
 		if r == nil {
 			err = tx.Delete(bucketRecords, uid)
 		} else {

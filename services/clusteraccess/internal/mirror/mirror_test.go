@@ -3,7 +3,6 @@ package mirror
 import (
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
 	"math/rand/v2"
 	"path/filepath"
@@ -19,7 +18,7 @@ import (
 func open(t *testing.T, path string) (*Mirror, func()) {
 	t.Helper()
 	m := New(Config{Path: path, BootID: "boot"}, Deps{
-		Log: slog.New(slog.NewTextHandler(io.Discard, nil)), LinkChanged: func(bool, string) {},
+		Log: slog.New(slog.DiscardHandler), LinkChanged: func(bool, string) {},
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	up, done := make(chan struct{}), make(chan error, 1)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"slices"
 	"sync"
@@ -58,7 +57,7 @@ func inBubble(t *testing.T, test func(r *Reporter, c *fakeCoordinator)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		c := &fakeCoordinator{busy: map[string]bool{}, got: map[string][]uint64{}, answer: func(string) error { return nil }}
-		r := New(c, slog.New(slog.NewTextHandler(io.Discard, nil)))
+		r := New(c, slog.New(slog.DiscardHandler))
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- r.Run(ctx, func() {}) }()
@@ -142,7 +141,7 @@ func TestReporter_KeepsWhatWasNotAnsweredAndDropsWhatWasRefused(t *testing.T) {
 }
 
 func TestReporter_IsBounded(t *testing.T) {
-	r := New(nil, slog.New(slog.NewTextHandler(io.Discard, nil)))
+	r := New(nil, slog.New(slog.DiscardHandler))
 	for u := range maxWaiting {
 		if err := r.Report(status(fmt.Sprint(u), 1)); err != nil {
 			t.Fatal(err)

@@ -3,6 +3,7 @@ package etcd
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -33,11 +34,12 @@ func Probe(ctx context.Context, client *clientv3.Client) error {
 	if err != nil {
 		return fault.New(fault.Unavailable, "list alarms of etcd: %w", err)
 	}
-	for _, a := range alarms.Alarms {
-		if a.GetAlarm() == etcdserverpb.AlarmType_NOSPACE {
-			return fault.WithReason(fault.New(fault.Unavailable, "store full: etcd has reached its quota"), ReasonFull)
-		}
-		return fault.New(fault.Unavailable, "etcd has the alarm %s", a.GetAlarm())
+	full := func(a *etcdserverpb.AlarmMember) bool { return a.GetAlarm() == etcdserverpb.AlarmType_NOSPACE }
+	switch {
+	case slices.ContainsFunc(alarms.Alarms, full):
+		return fault.WithReason(fault.New(fault.Unavailable, "store full: etcd has reached its quota"), ReasonFull)
+	case len(alarms.Alarms) > 0:
+		return fault.New(fault.Unavailable, "etcd has the alarm %s", alarms.Alarms[0].GetAlarm())
 	}
 	return nil
 }

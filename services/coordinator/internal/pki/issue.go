@@ -159,12 +159,8 @@ func usable(cert *x509.Certificate, ca pair, spec leafSpec, file string, now tim
 	if len(cert.URIs) != 1 || cert.URIs[0].String() != spec.uri.String() {
 		return false, fmt.Errorf("read certificate: %s is for %v, not for %s: remove it and its key to get another", file, cert.URIs, spec.uri)
 	}
-	for _, name := range spec.names {
-		if cert.VerifyHostname(name) != nil {
-			return false, nil
-		}
-	}
-	return now.Before(cert.NotAfter.Add(-leafLife / 3)), nil
+	unnamed := slices.ContainsFunc(spec.names, func(name string) bool { return cert.VerifyHostname(name) != nil })
+	return !unnamed && now.Before(cert.NotAfter.Add(-leafLife/3)), nil
 }
 
 func template(spec leafSpec, now time.Time) *x509.Certificate {

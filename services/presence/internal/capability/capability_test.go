@@ -2,7 +2,6 @@ package capability
 
 import (
 	"context"
-	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -17,7 +16,7 @@ import (
 	"staddle.internal/services/presence/internal/condition"
 )
 
-var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
+var quiet = slog.New(slog.DiscardHandler)
 
 // serve runs a neighbour on a socket until it is stopped.
 func serve(t *testing.T, path string) (*rpc.Status, func()) {

@@ -2,7 +2,6 @@ package node
 
 import (
 	"context"
-	"io"
 	"log/slog"
 	"path/filepath"
 	"testing"
@@ -47,7 +46,7 @@ func (w *world) start() {
 	ctx, cancel := context.WithCancelCause(w.t.Context())
 	w.node = New(w.cfg, Deps{
 		Cluster: w.cluster, Link: w.link, Required: []Required{{Type: "Storage", Capability: w.storage}},
-		Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		Log: slog.New(slog.DiscardHandler),
 	})
 	done := make(chan error, 1)
 	go func() { done <- w.node.Run(ctx, func() {}) }()

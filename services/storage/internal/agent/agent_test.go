@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"errors"
-	"io"
 	"log/slog"
 	"path/filepath"
 	"sync"
@@ -270,7 +269,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 }
 
 func TestAgent_GrantTriangle(t *testing.T) {
-	log := slog.New(slog.NewTextHandler(io.Discard, nil))
+	log := slog.New(slog.DiscardHandler)
 	dir := t.TempDir()
 	mounts := &noMounts{at: map[string]bool{}}
 	store := volume.New(filepath.Join(dir, "volumes"), filepath.Join(dir, "attached"), mounts, log)

@@ -2,7 +2,6 @@ package volume
 
 import (
 	"errors"
-	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -23,7 +22,7 @@ func newStore(t *testing.T) (*Store, func() *Store) {
 	}
 	dir := t.TempDir()
 	again := func() *Store {
-		s := New(filepath.Join(dir, "volumes"), filepath.Join(dir, "attached"), Kernel{}, slog.New(slog.NewTextHandler(io.Discard, nil)))
+		s := New(filepath.Join(dir, "volumes"), filepath.Join(dir, "attached"), Kernel{}, slog.New(slog.DiscardHandler))
 		if err := s.Recover(t.Context()); err != nil {
 			t.Fatal(err)
 		}

@@ -53,12 +53,14 @@ func lock(ctx context.Context, process, path string) (unlock func(), err error) 
 	return func() { _ = f.Close() }, nil // the lock ends with the descriptor, and nothing is lost
 }
 
+// writePID says who holds the lock. It writes over what is there before it cuts
+// the rest off: that needs no room, which a full disk may not have.
 func writePID(f *os.File) error {
-	if err := f.Truncate(0); err != nil {
+	text := []byte(strconv.Itoa(os.Getpid()) + "\n")
+	if _, err := f.WriteAt(text, 0); err != nil {
 		return err
 	}
-	_, err := f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
-	return err
+	return f.Truncate(int64(len(text)))
 }
 
 // holder reads who holds the lock; it is only for the message.

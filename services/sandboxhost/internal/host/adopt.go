@@ -38,8 +38,9 @@ func (h *Host) adopt(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	starts := nextStart(notes.starts, time.Now())
-	h.seqBase = starts << seqBits
+	if err := h.number(notes.starts); err != nil {
+		return err
+	}
 	at := h.now()
 	var keepers []*keeper
 	records := make(map[id.Sandbox]*sandboxhostv1.SandboxRecord)
@@ -59,8 +60,8 @@ func (h *Host) adopt(ctx context.Context) error {
 		}
 		keepers = append(keepers, k)
 	}
-	if err := saveStart(h.deps.Journal, starts, records); err != nil {
-		return fmt.Errorf("write journal: %w", err)
+	if err := h.saveAdopted(records); err != nil {
+		return err
 	}
 	h.admit(keepers, notes.tombs)
 	h.log().Info("sandboxes adopted", logging.Count(len(keepers)))

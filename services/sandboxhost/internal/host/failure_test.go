@@ -2,6 +2,7 @@ package host_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -115,5 +116,46 @@ func TestHost_StepWithoutEffect(t *testing.T) {
 			n.t.Errorf("released %d times in 30 s, want a few", count)
 		}
 		n.await(w.GetUid(), "told", func(s state) bool { return strings.Contains(s.GetStatus().GetMessage(), "changed nothing") })
+	})
+}
+
+// On a full disk survivors are adopted and kept, no status goes back, and all goes
+// on when there is room again. (ADO-4)
+func TestHost_StartsOnAFullDisk(t *testing.T) {
+	inBubble(t, func(n *node) {
+		w := wishFor(host.ManagerCluster, "sleep")
+		n.ensure(w)
+		seq := n.awaitPhase(w.GetUid(), running, 1).GetStatus().GetSeq()
+		n.full.Store(true)
+		for range 3 {
+			time.Sleep(time.Second)
+			n.kill()
+			n.start()
+			is := n.awaitPhase(w.GetUid(), running, 1).GetStatus().GetSeq()
+			if is <= seq {
+				t.Errorf("seq went from %d to %d", seq, is)
+			}
+			seq = is
+		}
+		other := wishFor(host.ManagerLocal, "sleep")
+		if _, err := n.host.Ensure(n.t.Context(), other); !errors.Is(err, fault.Exhausted) {
+			t.Errorf("a wish on a full disk: got %v, want Exhausted", err)
+		}
+		if err := n.engine.End(id.Sandbox(w.GetUid()), "a", engine.Exit{Code: 7}); err != nil {
+			t.Fatal(err)
+		}
+		n.await(w.GetUid(), "says what is wrong", func(s state) bool { return strings.Contains(s.GetStatus().GetMessage(), "no space left") })
+		n.full.Store(false)
+		is := n.awaitPhase(w.GetUid(), running, 2).GetStatus()
+		if exits := is.GetExits(); len(exits) != 1 || exits[0].GetCode() != 7 {
+			t.Errorf("got exits %v, want code 7 once", exits)
+		}
+		time.Sleep(time.Second)
+		n.kill()
+		n.start() // with a number that was counted on from the one that was owed
+		if after := n.awaitPhase(w.GetUid(), running, 2).GetStatus(); after.GetSeq() <= is.GetSeq() {
+			t.Errorf("seq went from %d to %d", is.GetSeq(), after.GetSeq())
+		}
+		n.startedOnce()
 	})
 }

@@ -102,6 +102,7 @@ type Host struct {
 	births chan *keeper
 
 	seqBase uint64        // of every status since this start; written before any keeper runs
+	owed    atomic.Uint64 // number of this start, while the journal does not have it
 	started time.Duration // when Run began, on the boot clock; written before any keeper runs
 	renewed atomic.Int64  // boot time of the node's last authority; 0 is none in this boot
 

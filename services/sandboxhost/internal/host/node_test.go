@@ -7,10 +7,12 @@ import (
 	"log/slog"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"staddle.internal/kit/fault"
 	"staddle.internal/kit/id"
 	"staddle.internal/kit/journal"
 	"staddle.internal/kit/watch"
@@ -31,6 +33,7 @@ type node struct {
 	boot   string
 	booted time.Time
 	reason chan string
+	full   atomic.Bool // the disk that the journal lies on
 
 	host    *host.Host
 	journal *journal.Journal
@@ -49,6 +52,20 @@ func newNode(t *testing.T) *node {
 	}
 }
 
+// disk is a journal that cannot be written while its disk is full.
+type disk struct {
+	*journal.Journal
+	full *atomic.Bool
+}
+
+// Update changes the journal, or says that the disk is full.
+func (d disk) Update(fn func(tx journal.Tx) error) error {
+	if d.full.Load() {
+		return fault.New(fault.Exhausted, "no space left on device")
+	}
+	return d.Journal.Update(fn)
+}
+
 // begin starts a host without waiting for it. It returns what ready closes.
 func (n *node) begin() chan struct{} {
 	n.t.Helper()
@@ -60,7 +77,7 @@ func (n *node) begin() chan struct{} {
 	n.host = host.New(
 		host.Config{Node: "node1", BootID: n.boot, SandboxNetwork: true, BootHold: 15 * time.Second, Limit: 5},
 		host.Deps{
-			Engine: n.engine, Journal: j, Log: slog.New(slog.DiscardHandler),
+			Engine: n.engine, Journal: disk{j, &n.full}, Log: slog.New(slog.DiscardHandler),
 			Now: func() time.Duration { return time.Since(n.booted) },
 			NotReady: func(reason string) {
 				select {

@@ -3,6 +3,7 @@ package host
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -59,15 +60,35 @@ func load(j notes) (loaded, error) {
 	return l, err
 }
 
-// saveStart writes the number of this start, and the records as they were
-// adopted. With each start the seq of every status jumps above all that was
-// shown before, also what was never written. A fresh journal counts from the
-// wall clock, above what the lost one had.
-func saveStart(j notes, starts uint64, records map[id.Sandbox]*sandboxhostv1.SandboxRecord) error {
-	return j.Update(func(tx journal.Tx) error {
-		if err := tx.Put(bucketHost, keyStarts, binary.BigEndian.AppendUint64(nil, starts)); err != nil {
-			return err
-		}
+// number makes this start the next one. With each start the seq of every status
+// jumps above all that was shown before, also what was never written. A fresh
+// journal counts from the wall clock, above what the lost one had. So does a start
+// on a full disk: what runs must be kept all the same, and its number is written
+// with the next change that can be.
+func (h *Host) number(before uint64) error {
+	starts := nextStart(before, time.Now())
+	err := h.deps.Journal.Update(func(tx journal.Tx) error { return putStart(tx, starts) })
+	if errors.Is(err, fault.Exhausted) {
+		h.log().Warn("start not written", logging.Err(err))
+		starts = max(starts, nextStart(0, time.Now()))
+		h.owed.Store(starts)
+		err = nil
+	}
+	if err != nil {
+		return fmt.Errorf("write journal: %w", err)
+	}
+	h.seqBase = starts << seqBits
+	return nil
+}
+
+func putStart(tx journal.Tx, starts uint64) error {
+	return tx.Put(bucketHost, keyStarts, binary.BigEndian.AppendUint64(nil, starts))
+}
+
+// saveAdopted makes the records durable as they were adopted. On a full disk each
+// is written with its next change: until then the next start finds the same again.
+func (h *Host) saveAdopted(records map[id.Sandbox]*sandboxhostv1.SandboxRecord) error {
+	err := h.deps.Journal.Update(func(tx journal.Tx) error {
 		for uid, r := range records {
 			if err := journal.PutProto(tx, bucketRecords, string(uid), r); err != nil {
 				return err
@@ -75,6 +96,14 @@ func saveStart(j notes, starts uint64, records map[id.Sandbox]*sandboxhostv1.San
 		}
 		return nil
 	})
+	if errors.Is(err, fault.Exhausted) {
+		h.log().Warn("adopted sandboxes not written", logging.Err(err))
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("write journal: %w", err)
+	}
+	return nil
 }
 
 func nextStart(before uint64, wall time.Time) uint64 {
@@ -103,7 +132,16 @@ func (h *Host) saveTomb(uid id.Sandbox, t *sandboxhostv1.Tombstone) error {
 
 // write makes a change durable. A caller that is told of a failure may repeat.
 func (h *Host) write(uid id.Sandbox, fn func(tx journal.Tx) error) error {
-	err := h.deps.Journal.Update(fn)
+	owed := h.owed.Load()
+	err := h.deps.Journal.Update(func(tx journal.Tx) error {
+		if err := fn(tx); err != nil || owed == 0 {
+			return err
+		}
+		return putStart(tx, owed)
+	})
+	if err == nil && owed != 0 {
+		h.owed.Store(0)
+	}
 	if err == nil || errors.Is(err, fault.Exhausted) {
 		return err
 	}

@@ -3,6 +3,7 @@ package network
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 
 	"staddle.internal/kit/fault"
@@ -133,6 +134,9 @@ func (n *Network) rewrite(want found) error {
 	}
 	ledger := n.ledger
 	n.mu.Unlock()
+	if maps.Equal(have, want) {
+		return nil // a full disk holds up nobody who has nothing to write
+	}
 	err := ledger.Update(func(tx journal.Tx) error {
 		for uid := range have {
 			if _, keep := want[uid]; !keep {

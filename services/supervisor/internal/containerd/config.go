@@ -7,6 +7,7 @@
 package containerd
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -54,7 +55,8 @@ func (c Config) TOML() string {
 }
 
 // Write makes the folders and puts the file below Root, whole or not at all, and
-// returns its path.
+// returns its path. A file that says the same already is left alone, so that a
+// node starts on a full disk.
 func (c Config) Write() (string, error) {
 	for _, dir := range []string{c.Root, c.State, filepath.Dir(c.Address)} {
 		if err := os.MkdirAll(dir, 0o711); err != nil {
@@ -62,8 +64,12 @@ func (c Config) Write() (string, error) {
 		}
 	}
 	path := filepath.Join(c.Root, "config.toml")
+	text := []byte(c.TOML())
+	if have, err := os.ReadFile(path); err == nil && bytes.Equal(have, text) {
+		return path, nil
+	}
 	passing := path + ".new"
-	if err := os.WriteFile(passing, []byte(c.TOML()), 0o600); err != nil {
+	if err := os.WriteFile(passing, text, 0o600); err != nil {
 		return "", fmt.Errorf("write configuration of containerd: %w", err)
 	}
 	if err := os.Rename(passing, path); err != nil {

@@ -29,3 +29,29 @@ func TestWrite(t *testing.T) {
 		}
 	}
 }
+
+func TestWrite_LeavesTheSameFileAlone(t *testing.T) {
+	root := t.TempDir()
+	cfg := Config{Root: filepath.Join(root, "var"), State: filepath.Join(root, "run"), Address: filepath.Join(root, "run/sock"), UID: 1}
+	path, err := cfg.Write()
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := cfg.Write(); err != nil {
+		t.Fatal(err)
+	}
+	if after, err := os.Stat(path); err != nil || !os.SameFile(before, after) {
+		t.Errorf("the file was written again although nothing changed: %v", err)
+	}
+	cfg.UID = 2
+	if _, err := cfg.Write(); err != nil {
+		t.Fatal(err)
+	}
+	if text, err := os.ReadFile(path); err != nil || !strings.Contains(string(text), "uid = 2") {
+		t.Errorf("a change was not written: %v\n%s", err, text)
+	}
+}

@@ -158,6 +158,9 @@ func (s *Store) enter(ctx context.Context, c *containerd.Client, records []image
 	var done []Image
 	for _, record := range records {
 		image, err := s.ready(ctx, c, record)
+		if errors.Is(err, fault.NotFound) { // the archive holds nothing that can run here
+			return nil, fault.New(fault.Invalid, "import images: %w", err)
+		}
 		if err != nil {
 			return nil, err
 		}

@@ -190,6 +190,9 @@ func (s *Store) inspect(ctx context.Context, c *containerd.Client, record images
 	if err := json.Unmarshal(raw, &config); err != nil {
 		return Image{}, fault.New(fault.Invalid, "read configuration of image %s: %w", record.Name, err)
 	}
+	if err := runnable(config.Platform, platforms.Default()); err != nil {
+		return Image{}, fault.New(fault.NotFound, "image %s: %w", record.Name, err)
+	}
 	size := manifest.Config.Size
 	for _, layer := range manifest.Layers {
 		size += layer.Size
@@ -198,6 +201,21 @@ func (s *Store) inspect(ctx context.Context, c *containerd.Client, record images
 		Digest: record.Target.Digest, ChainID: identity.ChainID(config.RootFS.DiffIDs).String(),
 		Config: config.Config, Size: size,
 	}, nil
+}
+
+// runnable says whether an image that is made for one platform runs on this one.
+// An index is searched for the right platform; a lone manifest is taken as it is,
+// and only its configuration says what it is made for, if anything. Variants of
+// amd64 are not told apart: nobody says which one this node has.
+func runnable(made ocispec.Platform, here platforms.Matcher) error {
+	made = platforms.Normalize(made)
+	if made.Architecture == "amd64" {
+		made.Variant = ""
+	}
+	if made.OS == "" || made.Architecture == "" || here.Match(made) {
+		return nil
+	}
+	return fmt.Errorf("it is made for %s, this node runs %s", platforms.Format(made), platforms.DefaultString())
 }
 
 // unpackImage unpacks an image unless it is.

@@ -95,7 +95,7 @@ func (b *Bed) SandboxRemains() Sandboxes {
 		}
 	}
 	for _, m := range inv["mounts"] {
-		if m != b.hostRun() { // the folder of pins is itself a mount
+		if m != b.hostRun() && m != b.Paths.Var("") { // these folders are mounts themselves
 			s.Mounts = append(s.Mounts, m)
 		}
 	}

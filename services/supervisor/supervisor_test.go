@@ -382,6 +382,27 @@ func TestSupervisor_RemovedSocketIsMadeAnew(t *testing.T) {
 	}
 }
 
+// UDS-1: what stands in the place of one socket holds up that component alone.
+func TestSupervisor_PlainFileInThePlaceOfASocket(t *testing.T) {
+	n := newNode(t, "", chain("serve")...)
+	path := filepath.Join(n.root, "run/b.sock")
+	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte("mine"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	n.start()
+	n.untilState("a", ready)
+	n.until("b", "says what is in its place", func(c *supervisorv1.Component) bool {
+		return c.GetPid() == 0 && strings.Contains(c.GetReason(), path) && strings.Contains(c.GetReason(), "plain file")
+	})
+	if raw, err := os.ReadFile(path); err != nil || string(raw) != "mine" {
+		t.Errorf("the file holds %q, %v", raw, err)
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	n.untilState("c", ready)
+}
+
 func TestSupervisor_RefusesAWrongFile(t *testing.T) {
 	tests := []struct{ name, text, want string }{
 		{"wrong type", "version: 1\nsupervisor: {stop_timeout: [1]}\n", "node.yaml:2: supervisor.stop_timeout"},

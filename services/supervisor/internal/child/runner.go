@@ -175,8 +175,8 @@ func (r *Runner) addChild(ctx context.Context, s Spec) (err error) {
 	}
 	if s.Socket != "" {
 		c.socket = &socket{path: s.Socket}
-		if err := c.socket.listen(); err != nil {
-			return err
+		if err := c.socket.listen(); err != nil { // every start of it tries again
+			r.deps.Log.Warn("socket not made", logging.Component(s.Name), logging.Err(err))
 		}
 	}
 	r.mu.Lock()

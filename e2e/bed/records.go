@@ -80,19 +80,9 @@ func (b *Bed) dialAPI(identity string) (*grpc.ClientConn, error) {
 func (b *Bed) CLIAs(uid int, args ...string) Result {
 	b.t.Helper()
 	id := strconv.Itoa(uid)
-	cmd := b.inside("setpriv", append([]string{
+	return b.finish(b.inside("setpriv", append([]string{
 		"--reuid", id, "--regid", id, "--clear-groups", "--", filepath.Join(b.bin, "staddle"), "--root", b.Paths.Root,
-	}, args...)...)
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	b.must(cmd.Start())
-	timer := time.AfterFunc(time.Minute, func() { _ = cmd.Process.Kill() })
-	defer timer.Stop()
-	var exit *exec.ExitError
-	if err := cmd.Wait(); err != nil && !errors.As(err, &exit) {
-		b.t.Fatalf("staddle %v as %d: %v", args, uid, err)
-	}
-	return Result{Stdout: stdout.String(), Stderr: stderr.String(), Code: cmd.ProcessState.ExitCode()}
+	}, args...)...), time.Minute)
 }
 
 // Logs is what every component has said so far, by its name.
@@ -107,4 +97,37 @@ func (b *Bed) Logs() map[string]string {
 		all[strings.TrimSuffix(filepath.Base(path), ".log")] = string(raw)
 	}
 	return all
+}
+
+// ListenAt listens on an address of the bed's own network, or at a path. Who serves
+// there closes it.
+func (b *Bed) ListenAt(network, address string) net.Listener {
+	b.t.Helper()
+	var l net.Listener
+	b.must(inNetwork(filepath.Join("/run/netns", b.NS), func() (err error) {
+		l, err = net.Listen(network, address)
+		return err
+	}))
+	return l
+}
+
+// Program runs one of the installed programs to its end, at most 30 seconds.
+func (b *Bed) Program(name string, args ...string) Result {
+	b.t.Helper()
+	return b.finish(b.inside(filepath.Join(b.bin, name), args...), 30*time.Second)
+}
+
+// finish runs a command to its end or its limit.
+func (b *Bed) finish(cmd *exec.Cmd, limit time.Duration) Result {
+	b.t.Helper()
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	b.must(cmd.Start())
+	timer := time.AfterFunc(limit, func() { _ = cmd.Process.Kill() })
+	defer timer.Stop()
+	var exit *exec.ExitError
+	if err := cmd.Wait(); err != nil && !errors.As(err, &exit) {
+		b.t.Fatalf("%v: %v", cmd.Args, err)
+	}
+	return Result{Stdout: stdout.String(), Stderr: stderr.String(), Code: cmd.ProcessState.ExitCode()}
 }

@@ -292,7 +292,9 @@ func (e *Engine) prepare(ctx context.Context) error {
 	if err := e.pins.Open(); err != nil {
 		return err
 	}
-	mount.SetTempMountLocation(e.temp())
+	if err := mount.SetTempMountLocation(e.temp()); err != nil {
+		return fmt.Errorf("choose folder of passing mounts: %w", err)
+	}
 	tree, err := cgroup.Open()
 	if err != nil {
 		return err

@@ -64,14 +64,15 @@ func (e *Engine) keepInTouch(ctx context.Context, ready func()) error {
 	var once sync.Once
 	adopted := false
 	attempt, since := 0, time.Now()
-	for {
+	delay := time.Duration(0)
+	for kitbackoff.Wait(ctx, delay) == nil {
 		began := time.Now()
 		err := e.session(ctx, &adopted, func() {
 			since = time.Time{}
 			once.Do(ready)
 		})
 		if ctx.Err() != nil {
-			return nil
+			return nil //nolint:nilerr // it was told to end, which is no failure
 		}
 		if broken, ok := errors.AsType[*brokenError](err); ok {
 			return broken.error
@@ -85,10 +86,9 @@ func (e *Engine) keepInTouch(ctx context.Context, ready func()) error {
 		if attempt == 1 {
 			e.log.Warn("containerd out of reach", logging.Err(err))
 		}
-		if err := kitbackoff.Wait(ctx, again.Delay(attempt, rand.Float64())); err != nil {
-			return nil
-		}
+		delay = again.Delay(attempt, rand.Float64())
 	}
+	return nil
 }
 
 // brokenError ends the engine: waiting would not help.

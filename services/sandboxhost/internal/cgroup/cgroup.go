@@ -245,7 +245,7 @@ func (t *Tree) Clear(group string) error {
 		if err == nil || time.Now().After(deadline) {
 			return err
 		}
-		time.Sleep(pause) // the kernel tells of an empty group only in the unified hierarchy
+		time.Sleep(pause) //nolint:forbidigo // ends after clearLimit; the kernel tells of an empty group only in the unified hierarchy
 	}
 }
 

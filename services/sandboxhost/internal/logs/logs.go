@@ -223,5 +223,5 @@ func (s *Store) warn(message string, k key, attrs ...slog.Attr) {
 	for _, a := range attrs {
 		args = append(args, a)
 	}
-	s.log.Warn(message, args...)
+	s.log.Warn(message, args...) //nolint:sloglint // every caller passes a constant
 }

@@ -69,15 +69,27 @@ func (s *Settings) coordinator(ctx context.Context) (*grpc.ClientConn, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
-	conn, err := (&tls.Dialer{Config: cfg}).DialContext(ctx, "tcp", s.Coordinator)
-	if err != nil {
-		return nil, s.noCoordinator(err)
-	}
-	if err := conn.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
+	if err := handshake(ctx, s.Coordinator, cfg); err != nil {
 		return nil, s.noCoordinator(err)
 	}
 	cfg.NextProtos = nil // grpc sets its own
 	return rpc.Dial(s.Coordinator, rpc.DialConfig{TLS: cfg, FailFast: true})
+}
+
+// handshake shakes hands and hangs up. The other side looks at our certificate only after
+// that, so its first word is waited for: settings, or why it does not take it.
+func handshake(ctx context.Context, address string, cfg *tls.Config) error {
+	conn, err := (&tls.Dialer{Config: cfg}).DialContext(ctx, "tcp", address)
+	if err != nil {
+		return err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) }) // a closed one needs no deadline
+	defer stop()
+	_, err = conn.Read(make([]byte, 1))
+	if closed := conn.Close(); err == nil && !errors.Is(closed, net.ErrClosed) {
+		err = closed
+	}
+	return err
 }
 
 func (s *Settings) noCoordinator(err error) error {
@@ -88,6 +100,10 @@ func (s *Settings) noCoordinator(err error) error {
 	cause := err
 	if op, ok := errors.AsType[*net.OpError](err); ok {
 		cause = op.Err
+		if op.Op == "remote error" { // crypto/tls says so of what the other side gave as its reason
+			return exit.Try(fault.New(fault.Denied, "reach coordinator %s: it does not take the certificate %s: %w", s.Coordinator, s.Cert, cause),
+				"name an identity of that cluster with --cert and --key")
+		}
 		if sys, ok := errors.AsType[*os.SyscallError](cause); ok {
 			cause = sys.Err
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -481,5 +482,34 @@ func TestMachine_AnotherUserIsDenied(t *testing.T) {
 	// The user of one process has its role and no more.
 	if r := b.CLIAs(64100, "--node-socket", b.HostSocket(), "ps"); r.Code != 6 {
 		t.Errorf("ps as clusteraccess: exit code %d, want 6\n%s", r.Code, r.Stderr)
+	}
+}
+
+// UDS-6, SEC: an identity of another cluster, one of a node, and none at all are
+// told apart from a coordinator that is not there.
+func TestCoordinator_UDS6_WrongIdentity(t *testing.T) {
+	b, other := coordinatorAlone(t), coordinatorAlone(t)
+	pki := func(of *bed.Bed, name string) string { return filepath.Join(of.Paths.Etc(), "pki", name) }
+	for name, c := range map[string]struct {
+		args []string
+		code int
+		says string
+	}{
+		"of another cluster":      {[]string{"--cert", pki(other, "operator.crt"), "--key", pki(other, "operator.key")}, 6, "certificate"},
+		"another cluster's CA":    {[]string{"--ca", pki(other, "ca.crt")}, 6, "--ca"},
+		"key of another":          {[]string{"--key", pki(b, "node.key")}, 2, "identity"},
+		"of a node":               {[]string{"--cert", pki(b, "node.crt"), "--key", pki(b, "node.key")}, 6, ""},
+		"nobody serves there":     {[]string{"--coordinator", "192.0.2.1:1"}, 5, "refused"},
+		"no route to what serves": {[]string{"--coordinator", "203.0.113.1:8443"}, 5, "unreachable"},
+	} {
+		for _, command := range [][]string{{"disk", "create", "data"}, {"get", "sandbox"}} {
+			if name == "of a node" && command[0] == "get" {
+				continue // a node may list its own records
+			}
+			r := b.CLI(append(append([]string{}, c.args...), command...)...)
+			if r.Code != c.code || !strings.Contains(r.Stderr, c.says) {
+				t.Errorf("%s, %v: exit code %d, want %d and %q\n%s", name, command, r.Code, c.code, c.says, r.Stderr)
+			}
+		}
 	}
 }

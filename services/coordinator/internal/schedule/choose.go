@@ -11,6 +11,7 @@ package schedule
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
@@ -33,7 +34,16 @@ type Load struct {
 
 // Plus returns both together.
 func (l Load) Plus(m Load) Load {
-	return Load{l.MemoryBytes + m.MemoryBytes, l.Sandboxes + m.Sandboxes}
+	return Load{plus(l.MemoryBytes, m.MemoryBytes), plus(l.Sandboxes, m.Sandboxes)}
+}
+
+// plus adds up to the largest number there is: a sum of large limits must not come
+// out as nothing.
+func plus(a, b int64) int64 {
+	if a > math.MaxInt64-b {
+		return math.MaxInt64
+	}
+	return a + b
 }
 
 // Claim is what one sandbox claims: the memory limits of its containers. A
@@ -41,7 +51,7 @@ func (l Load) Plus(m Load) Load {
 func Claim(spec *resourcev1.SandboxSpec) Load {
 	l := Load{Sandboxes: 1}
 	for _, c := range spec.GetContainers() {
-		l.MemoryBytes += c.GetLimits().GetMemoryLimitBytes()
+		l.MemoryBytes = plus(l.MemoryBytes, c.GetLimits().GetMemoryLimitBytes())
 	}
 	return l
 }

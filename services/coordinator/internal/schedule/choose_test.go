@@ -1,6 +1,7 @@
 package schedule
 
 import (
+	"math"
 	"strings"
 	"testing"
 
@@ -117,6 +118,19 @@ func disk(name, home, holder string, epoch uint64) *record.Resource {
 			Spec:      &resourcev1.DiskSpec{},
 			Placement: &resourcev1.DiskPlacement{Node: home, Holder: holder, Epoch: epoch},
 		}},
+	}
+}
+
+// What overflows is more than any node has, and stays so when it is added up.
+func TestChoose_LargeLimitsNeverFit(t *testing.T) {
+	huge := spec(math.MaxInt64)
+	huge.Containers = append(huge.Containers, spec(math.MaxInt64).GetContainers()...)
+	if got, why := Choose(huge, "", []Candidate{node("a", nil)}); got != nil || !strings.Contains(why, "without enough memory") {
+		t.Errorf("got node %v and reason %q, want none for want of memory", got.GetMeta().GetName(), why)
+	}
+	full := loaded(node("a", nil), 1, math.MaxInt64)
+	if got, why := Choose(spec(1<<20), "", []Candidate{full}); got != nil {
+		t.Errorf("got node %v and reason %q, want none: its memory is promised", got.GetMeta().GetName(), why)
 	}
 }
 

@@ -2,6 +2,7 @@ package bed
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -36,7 +37,8 @@ func (b *Bed) Kill(component string) {
 // no more.
 func KillPID(b *Bed, pid int) {
 	b.t.Helper()
-	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+	err := syscall.Kill(pid, syscall.SIGKILL)
+	if err != nil && !errors.Is(err, syscall.ESRCH) { // it ended by itself meanwhile
 		b.t.Fatalf("kill %d: %v", pid, err)
 	}
 	Eventually(b.t, 10*time.Second, fmt.Sprintf("process %d gone", pid), func(context.Context) (bool, string) {

@@ -104,13 +104,15 @@ func (b *Bed) SandboxRemains() Sandboxes {
 			s.Links = append(s.Links, l)
 		}
 	}
-	entries, err := os.ReadDir(b.hostRun())
-	if err != nil && !os.IsNotExist(err) {
-		b.must(err)
-	}
-	for _, e := range entries {
-		if len(e.Name()) == 26 {
-			s.Files = append(s.Files, e.Name())
+	for _, dir := range []string{"sandboxhost", "shims", "runc/staddle", "containerd/io.containerd.runtime.v2.task/staddle"} {
+		entries, err := os.ReadDir(filepath.Join(b.Paths.Run(), dir))
+		if err != nil && !os.IsNotExist(err) {
+			b.must(err)
+		}
+		for _, e := range entries {
+			if dir != "sandboxhost" || len(e.Name()) == 26 {
+				s.Files = append(s.Files, filepath.Join(dir, e.Name()))
+			}
 		}
 	}
 	return s

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"staddle.internal/kit/boottime"
+	"staddle.internal/kit/config"
 	"staddle.internal/kit/journal"
 	"staddle.internal/kit/process"
 	"staddle.internal/kit/rpc/validate"
@@ -105,6 +106,7 @@ func newEngine(p *process.Process) *containerd.Engine {
 		containerd.Config{
 			Address:          p.Config.Containerd.Address,
 			Namespace:        p.Config.Containerd.Namespace,
+			State:            filepath.Join(p.Paths.Run(), config.ContainerdName),
 			Paths:            p.Paths,
 			CgroupParent:     p.Config.Sandboxes.CgroupParent,
 			Network:          p.Config.Network,

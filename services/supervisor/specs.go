@@ -108,6 +108,7 @@ func makeFolders(p *process.Process, s child.Spec) error {
 	if s.Foreign {
 		cfg := containerd.Config{
 			Root: p.Paths.Var(s.Name), State: filepath.Join(p.Paths.Run(), s.Name), Address: p.Config.Containerd.Address,
+			Shims: filepath.Join(p.Paths.Run(), "shims"),
 		}
 		if id, ok := p.Config.Users.ID("sandboxhost"); ok {
 			cfg.UID, cfg.GID = id, id

@@ -23,9 +23,16 @@ type Config struct {
 	State string
 	// Address is its only socket for others.
 	Address string
+	// Shims holds the sockets of its shims. Empty, or too long for a socket of
+	// theirs, means its own default, which all nodes of a machine share.
+	Shims string
 	// UID and GID own that socket: the user of sandboxhost.
 	UID, GID int
 }
+
+// maxShims is how long containerd lets the folder of shims' sockets be, since their
+// own names are long.
+const maxShims = 42
 
 // disabled are the plugins of other uses: Kubernetes, plugins for nodes, a
 // restarter that would work against ours, and snapshotters that need devices.
@@ -51,6 +58,9 @@ func (c Config) TOML() string {
 	fmt.Fprintf(&b, "]\n\n[grpc]\n  address = %s\n  uid = %d\n  gid = %d\n", strconv.Quote(c.Address), c.UID, c.GID)
 	fmt.Fprintf(&b, "\n[ttrpc]\n  address = %s\n  uid = 0\n  gid = 0\n", strconv.Quote(c.Address+".ttrpc"))
 	b.WriteString("\n[debug]\n  address = \"\"\n  level = \"warn\"\n\n[metrics]\n  address = \"\"\n")
+	if c.Shims != "" && len(c.Shims) <= maxShims {
+		fmt.Fprintf(&b, "\n[plugins.\"io.containerd.shim.v1.manager\"]\n  socket_dir = %s\n", strconv.Quote(c.Shims))
+	}
 	return b.String()
 }
 
@@ -58,7 +68,11 @@ func (c Config) TOML() string {
 // returns its path. A file that says the same already is left alone, so that a
 // node starts on a full disk.
 func (c Config) Write() (string, error) {
-	for _, dir := range []string{c.Root, c.State, filepath.Dir(c.Address)} {
+	dirs := []string{c.Root, c.State, filepath.Dir(c.Address)}
+	if c.Shims != "" {
+		dirs = append(dirs, c.Shims)
+	}
+	for _, dir := range dirs {
 		if err := os.MkdirAll(dir, 0o711); err != nil {
 			return "", fmt.Errorf("write configuration of containerd: %w", err)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -101,7 +102,7 @@ func (e *Engine) record(ctx context.Context, a engine.Attempt, c *container, spe
 	if err != nil {
 		return containers.Container{}, fmt.Errorf("encode note of container %s: %w", c.id, err)
 	}
-	options, err := typeurl.MarshalAny(&runcoptions.Options{ShimCgroup: e.group(shimGroup)})
+	options, err := typeurl.MarshalAny(&runcoptions.Options{ShimCgroup: e.group(shimGroup), Root: filepath.Join(e.cfg.Paths.Run(), "runc")})
 	if err != nil {
 		return containers.Container{}, fmt.Errorf("encode options of container %s: %w", c.id, err)
 	}
@@ -153,7 +154,13 @@ func (e *Engine) makeTask(ctx context.Context, request *tasks.CreateTaskRequest)
 	if err == nil {
 		return nil
 	}
-	if errdefs.IsAlreadyExists(errgrpc.ToNative(err)) {
+	switch {
+	case leftBundle(err):
+		if clearErr := e.clearBundle(request.ContainerID); clearErr != nil {
+			return errors.Join(unavailable("make its task", err), clearErr)
+		}
+		_, err = e.client.TaskService().Create(ctx, request)
+	case errdefs.IsAlreadyExists(errgrpc.ToNative(err)):
 		if healErr := e.heal(ctx, request.ContainerID); healErr != nil {
 			return errors.Join(unavailable("make its task", err), healErr)
 		}

@@ -58,6 +58,9 @@ const (
 type Config struct {
 	// Address is containerd's socket, Namespace where our containers are in it.
 	Address, Namespace string
+	// State is the folder in which containerd keeps what ends with the boot. Only
+	// folders that it forgot of containers of ours are removed there.
+	State string
 	// Paths of the node.
 	Paths config.Paths
 	// CgroupParent is the control group below which all workloads live.

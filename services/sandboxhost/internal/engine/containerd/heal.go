@@ -8,12 +8,15 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	taskv3 "github.com/containerd/containerd/api/runtime/task/v3"
 	"github.com/containerd/ttrpc"
+	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
 
 	"staddle.internal/kit/fault"
 	"staddle.internal/kit/logging"
@@ -31,18 +34,11 @@ func (e *Engine) heal(ctx context.Context, containerID string) error {
 	if err != nil {
 		return fmt.Errorf("heal container %s: %w", containerID, err)
 	}
-	raw, err := os.ReadFile(filepath.Join(bundle, "bootstrap.json"))
+	known, err := readBootstrap(bundle)
 	if err != nil {
 		return fmt.Errorf("heal container %s: %w", containerID, err)
 	}
-	var bootstrap struct {
-		Address string `json:"address"`
-	}
-	if err := json.Unmarshal(raw, &bootstrap); err != nil {
-		return fmt.Errorf("heal container %s: read %s: %w", containerID, bundle, err)
-	}
-	path := strings.TrimPrefix(bootstrap.Address, "unix://")
-	conn, err := net.DialTimeout("unix", path, healLimit)
+	conn, err := net.DialTimeout("unix", known.socket(), healLimit)
 	if err != nil {
 		return fault.New(fault.Unavailable, "heal container %s: its shim does not answer: %w", containerID, err)
 	}
@@ -58,6 +54,71 @@ func (e *Engine) heal(ctx context.Context, containerID string) error {
 	}
 	e.log.Warn("half lost container healed", logging.Component(containerID))
 	return nil
+}
+
+// leftBundle says whether a task could not be made because of a folder that was
+// left of an earlier try. containerd does not know of a task then: it asks itself
+// that first.
+func leftBundle(err error) bool {
+	text := brief(err)
+	return strings.HasPrefix(text, "mkdir ") && strings.HasSuffix(text, ": file exists")
+}
+
+// clearBundle removes the folder of a task that containerd does not know of, and
+// the hidden one that it left when it died while it removed an earlier one: as
+// long as that is there it can never remove another of the same name. A folder
+// whose shim answers is left alone.
+func (e *Engine) clearBundle(containerID string) error {
+	dir := filepath.Join(e.cfg.State, "io.containerd.runtime.v2.task", e.cfg.Namespace)
+	bundle := filepath.Join(dir, containerID)
+	if bootstrap, err := readBootstrap(bundle); err == nil {
+		conn, err := net.DialTimeout("unix", bootstrap.socket(), healLimit)
+		if err == nil {
+			return errors.Join(fault.New(fault.Unavailable, "clear folder of container %s: its shim answers", containerID), conn.Close())
+		}
+	} else if !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("clear folder of container %s: %w", containerID, err)
+	}
+	for _, path := range []string{filepath.Join(dir, "."+containerID), bundle} {
+		if err := removeMounted(path); err != nil {
+			return fmt.Errorf("clear folder of container %s: %w", containerID, err)
+		}
+	}
+	e.log.Warn("folder of a half made container removed", logging.Component(containerID))
+	return nil
+}
+
+// removeMounted removes a folder after all that is mounted below it.
+func removeMounted(path string) error {
+	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(path))
+	if err != nil {
+		return err
+	}
+	for _, m := range slices.Backward(mounts) {
+		if err := unix.Unmount(m.Mountpoint, unix.UMOUNT_NOFOLLOW); err != nil {
+			return fmt.Errorf("unmount %s: %w", m.Mountpoint, err)
+		}
+	}
+	return os.RemoveAll(path)
+}
+
+// bootstrap is what a shim says of itself in the folder of its task.
+type bootstrap struct {
+	Address string `json:"address"`
+}
+
+func (b bootstrap) socket() string { return strings.TrimPrefix(b.Address, "unix://") }
+
+func readBootstrap(bundle string) (bootstrap, error) {
+	var b bootstrap
+	raw, err := os.ReadFile(filepath.Join(bundle, "bootstrap.json"))
+	if err != nil {
+		return b, err
+	}
+	if err := json.Unmarshal(raw, &b); err != nil {
+		return b, fmt.Errorf("read %s: %w", bundle, err)
+	}
+	return b, nil
 }
 
 // bundle finds the folder that containerd keeps of a task: the shims of the same

@@ -7,6 +7,8 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -312,4 +314,24 @@ func TestEngine_HostNetwork(t *testing.T) {
 		t.Errorf("got %+v, %v", o, err)
 	}
 	n.clear(t, uidOf(a))
+}
+
+// containerd that dies while it removes the folder of a task leaves a hidden one,
+// and can never remove another of that name again.
+func TestEngine_FoldersThatContainerdForgotAreInNobodysWay(t *testing.T) {
+	n := newNode(t)
+	a := attempt(t, pushed(t), prog("sleep"))
+	name := engine.ContainerID(uidOf(a), a.Wish.GetSpec().GetContainers()[0].GetName(), a.Number)
+	dir := filepath.Join(n.cfg.State, "io.containerd.runtime.v2.task", n.cfg.Namespace)
+	for _, left := range []string{name, "." + name} {
+		if err := os.MkdirAll(filepath.Join(dir, left, "rootfs"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.run(t, a)
+	n.clear(t, uidOf(a))
+	left, err := filepath.Glob(filepath.Join(dir, "*"+name))
+	if err != nil || len(left) > 0 {
+		t.Errorf("left: %v, %v", left, err)
+	}
 }

@@ -92,10 +92,11 @@ func (s *Server) admit(ctx context.Context, fullMethod string) (Identity, error)
 
 // log writes the one line of a call: changes by people, and those that failed, at
 // Info, refusals at Warn, questions and what processes tell each other all the time
-// at Debug.
+// at Debug; also that somebody is away, which the caller tells once.
 func (s *Server) log(ctx context.Context, fullMethod string, id Identity, begin time.Time, err error) {
 	level := slog.LevelInfo
-	if s.methods[fullMethod].readOnly || err == nil && id.Role != optionsv1.Role_ROLE_OPERATOR {
+	routine := err == nil || errors.Is(err, fault.Unavailable)
+	if s.methods[fullMethod].readOnly || routine && id.Role != optionsv1.Role_ROLE_OPERATOR {
 		level = slog.LevelDebug
 	}
 	if errors.Is(err, fault.Denied) {

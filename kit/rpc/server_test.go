@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -179,6 +180,28 @@ func TestServer_LogsOneLinePerCall(t *testing.T) {
 		}
 		if len(lines) != 1 || !strings.Contains(lines[0], want) || !strings.Contains(lines[0], `peer="uid 0"`) {
 			t.Errorf("%s: %q, want one line with %s", method, lines, want)
+		}
+	}
+}
+
+// For hours without a coordinator there is no line per try.
+func TestServer_LogsRoutineOfProcessesAtDebug(t *testing.T) {
+	var log logBuffer
+	n := setup{with: func(c *ServerConfig) { c.Log = log.logger() }, do: behaviour{unary: func(_ context.Context, _, in string) (string, error) {
+		if in == "away" {
+			return "", fault.New(fault.Unavailable, "away")
+		}
+		return "", errors.New("broken")
+	}}}.start(t)
+	conn := dial(t, n.path, DialConfig{Process: "sandbox-agent"})
+	for _, in := range []string{"away", "broken"} {
+		if _, err := call(t.Context(), conn, "AgentOnly", in); err == nil {
+			t.Errorf("%s: no error", in)
+		}
+	}
+	for _, want := range []string{"level=DEBUG .* err=away", "level=INFO .* err=broken"} {
+		if !regexp.MustCompile(want).MatchString(log.String()) {
+			t.Errorf("the log does not match %q:\n%s", want, log.String())
 		}
 	}
 }

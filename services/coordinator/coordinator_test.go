@@ -233,6 +233,40 @@ func TestCoordinator_ErrorKindsCrossTheWire(t *testing.T) {
 	}
 }
 
+// What is taken has room for what coordinator and node have to say about it.
+func TestCoordinator_TheLargestRecordLives(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	admin, node := r.operator(), r.node1()
+	join(t, node, "n1")
+	large := sandbox("large")
+	env := func(n int) {
+		large.GetSandbox().GetSpec().GetContainers()[0].Env = []*resourcev1.EnvironmentVariable{
+			{Name: "A", Value: strings.Repeat("a", 128<<10)}, {Name: "B", Value: strings.Repeat("b", n)},
+		}
+	}
+	var err error
+	n := 128 << 10
+	for env(n); n > 127<<10; env(n) {
+		_, err = admin.CreateResource(t.Context(), &coordinatorv1.CreateResourceRequest{Resource: large})
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, fault.Invalid) {
+			t.Fatal(err)
+		}
+		n--
+	}
+	if err != nil {
+		t.Fatalf("with %d bytes: %v", n, err)
+	}
+	admin.create(t, sandbox("next"))
+	placed(t, admin, "next")
+	status := sandboxStatus(placed(t, admin, "large"), 1, false)
+	status.GetSandbox().GetStatus().Message = strings.Repeat("m", 4096)
+	report(t, node, status)
+}
+
 // ETC-10: what is set to nothing is nothing afterwards, also after a restart.
 func TestCoordinator_ZeroValuesStick(t *testing.T) {
 	t.Parallel()

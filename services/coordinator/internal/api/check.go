@@ -9,6 +9,8 @@ import (
 	"google.golang.org/protobuf/reflect/protorange"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
+
 	"staddle.internal/kit/fault"
 
 	"staddle.internal/services/coordinator/internal/record"
@@ -16,6 +18,10 @@ import (
 
 // The rules of single fields stand in the contract and were checked before; here
 // is what they cannot say. All problems of a request are told at once.
+
+// maxAsked bounds what a caller may ask for in one record. The store takes more: the
+// coordinator and the node have to write their parts of the same record.
+const maxAsked = 256 << 10
 
 // problems collects what is wrong with a record.
 type problems struct {
@@ -83,6 +89,9 @@ func wellFormed(r *record.Resource) *problems {
 
 // spec checks what the spec of each kind needs.
 func (p *problems) spec(r *record.Resource) {
+	if n := asks(r); n > maxAsked {
+		p.must(false, "spec", fmt.Sprintf("spec and labels have %d bytes, at most %d are taken", n, maxAsked))
+	}
 	switch record.Body(r) {
 	case record.Sandbox:
 		spec := r.GetSandbox().GetSpec()
@@ -104,6 +113,15 @@ func (p *problems) spec(r *record.Resource) {
 	case record.Disk:
 		p.must(r.GetDisk().GetSpec() != nil, "disk.spec", "it is needed")
 	}
+}
+
+// asks is the size of what a caller asks for.
+func asks(r *record.Resource) int {
+	n := proto.Size(&resourcev1.Metadata{Labels: r.GetMeta().GetLabels()})
+	if spec := record.Spec(r); spec != nil {
+		n += proto.Size(spec)
+	}
+	return n
 }
 
 // unknownFields lists the messages inside m that carry fields of a newer

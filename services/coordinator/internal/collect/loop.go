@@ -2,6 +2,7 @@ package collect
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -85,11 +86,14 @@ func (l *Loop) pass(ctx context.Context, view mirror.View) error {
 	var written uint64
 	for _, step := range Plan(view, timestamppb.Now()) {
 		revision, err := l.deps.Store.Commit(ctx, step.Change)
-		if fault.Reason(err) == store.ReasonRevision {
+		switch {
+		case fault.Reason(err) == store.ReasonRevision:
 			continue // it was changed meanwhile; the change brings us back
-		}
-		if err != nil {
-			return err
+		case errors.Is(err, fault.Unavailable):
+			return errors.Join(err, l.deps.Mirror.Await(ctx, written))
+		case err != nil: // it alone cannot be written: the others do not wait for it
+			l.deps.Log.Error("step refused", logging.Step(step.What), logging.Reason(record.Label(step.Record)), logging.Err(err))
+			continue
 		}
 		written = max(written, revision)
 		l.deps.Log.Info("record finished", logging.Step(step.What), logging.Reason(record.Label(step.Record)))

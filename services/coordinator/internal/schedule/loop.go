@@ -3,6 +3,7 @@ package schedule
 import (
 	"cmp"
 	"context"
+	"errors"
 	"log/slog"
 	"slices"
 	"time"
@@ -89,11 +90,14 @@ func (l *Loop) pass(ctx context.Context, view mirror.View) error {
 			continue
 		}
 		revision, err := l.deps.Store.Commit(ctx, change)
-		if fault.Reason(err) == store.ReasonRevision {
+		switch {
+		case fault.Reason(err) == store.ReasonRevision:
 			continue // it was changed meanwhile; the change brings us back
-		}
-		if err != nil {
-			return err
+		case errors.Is(err, fault.Unavailable):
+			return errors.Join(err, l.deps.Mirror.Await(ctx, written))
+		case err != nil: // it alone cannot be written: the others do not wait for it
+			l.deps.Log.Error("placement refused", id.Sandbox(sandbox.GetMeta().GetUid()).Attr(), logging.Err(err))
+			continue
 		}
 		written = max(written, revision)
 		l.settle(sandbox, node, reason, nodes, view.Records[record.Disk], change)

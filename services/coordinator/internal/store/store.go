@@ -27,8 +27,9 @@ import (
 )
 
 const (
-	// maxRecord bounds the value of one key: etcd takes 1.5 MiB per request.
-	maxRecord = 256 << 10
+	// maxRecord bounds the value of one key: etcd takes 1.5 MiB per request. It is
+	// far above what callers may ask for, so that placement and status always fit.
+	maxRecord = 384 << 10
 	// maxChanges bounds the records of one transaction: each takes up to two of
 	// etcd's 128 operations.
 	maxChanges = 60

@@ -172,7 +172,7 @@ func TestStore_ListsAndRemoves400(t *testing.T) {
 func TestStore_RefusesWhatIsTooLarge(t *testing.T) {
 	s, _ := start(t)
 	r := disk("d1")
-	r.Meta.Labels = map[string]string{"k": strings.Repeat("x", 300<<10)}
+	r.Meta.Labels = map[string]string{"k": strings.Repeat("x", 400<<10)}
 	if _, err := s.Create(t.Context(), r, store.Change{}, "", r); !errors.Is(err, fault.Invalid) {
 		t.Errorf("got %v, want Invalid", err)
 	}

@@ -79,7 +79,7 @@ var errLost = errors.New("the lease of the leader ended")
 
 // term waits until elected and works until that ends.
 func (l *Leader) term(ctx context.Context) error {
-	session, err := concurrency.NewSession(l.deps.Etcd(), concurrency.WithTTL(ttlSeconds), concurrency.WithContext(ctx))
+	session, err := l.session(ctx)
 	if err != nil {
 		return fmt.Errorf("get lease of leader: %w", err)
 	}
@@ -107,4 +107,15 @@ func (l *Leader) term(ctx context.Context) error {
 	stop(err)
 	<-watched
 	return err
+}
+
+// session gets a lease and keeps it. Closing it gives the lease back also when ctx
+// has ended: else the next leader would wait for it to run out.
+func (l *Leader) session(ctx context.Context) (*concurrency.Session, error) {
+	lease, err := l.deps.Etcd().Grant(ctx, ttlSeconds)
+	if err != nil {
+		return nil, err
+	}
+	return concurrency.NewSession(l.deps.Etcd(), concurrency.WithLease(lease.ID),
+		concurrency.WithTTL(ttlSeconds), concurrency.WithContext(context.WithoutCancel(ctx)))
 }

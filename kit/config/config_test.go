@@ -247,6 +247,25 @@ func TestPaths(t *testing.T) {
 	}
 }
 
+// TestPaths_NoNodeHasTheCgroupOfAnother holds for each pair of nodes of one
+// machine: what one of them ends or removes when it is taken down is not the other's.
+func TestPaths_NoNodeHasTheCgroupOfAnother(t *testing.T) {
+	nodes := []Paths{{}, {Root: "/r"}, {Root: "/r/s"}, {Root: "/other"}}
+	for _, a := range nodes {
+		for _, b := range nodes {
+			for _, of := range []func(Paths) string{Paths.ComponentCgroup, Paths.WorkloadCgroup} {
+				if a != b && strings.HasPrefix(of(a)+"/", of(b)+"/") {
+					t.Errorf("%q of root %q lies in %q of root %q", of(a), a.Root, of(b), b.Root)
+				}
+			}
+		}
+	}
+	var n Node
+	if n.Resolve(Paths{}); n.Sandboxes.CgroupParent != "staddle.slice" {
+		t.Errorf("without a root workloads run in %q", n.Sandboxes.CgroupParent)
+	}
+}
+
 // position returns the index of each component.
 func position(graph []Component) map[string]int {
 	out := map[string]int{}

@@ -97,7 +97,8 @@ type Logs struct {
 
 // Sandboxes holds what is common to all sandboxes.
 type Sandboxes struct {
-	// CgroupParent is the cgroup below which all workloads live.
+	// CgroupParent is the cgroup below which all workloads of this node live, and
+	// none of another's.
 	CgroupParent string `yaml:"cgroup_parent"`
 	// BootHold is how long starts after a reboot wait for the coordinator.
 	BootHold Duration `yaml:"boot_hold"`
@@ -142,7 +143,7 @@ func (u Users) ID(process string) (int, bool) {
 }
 
 // DefaultNode returns the complete configuration of a node whose file says only
-// its version. Paths that depend on the root are empty until Resolve.
+// its version. What depends on the root is empty until Resolve.
 func DefaultNode() Node {
 	return Node{
 		Version:     FormatVersion,
@@ -154,7 +155,7 @@ func DefaultNode() Node {
 			Subnet: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 77, 0, 0}), 16),
 		},
 		Logs:      Logs{MaxSizePerStream: 64 << 20},
-		Sandboxes: Sandboxes{CgroupParent: "staddle.slice", BootHold: Duration(15 * time.Second)},
+		Sandboxes: Sandboxes{BootHold: Duration(15 * time.Second)},
 		Presence: Presence{
 			SessionTTL: Duration(15 * time.Second),
 			HoldDown:   Duration(5 * time.Second),
@@ -188,7 +189,7 @@ func hostLabel() string {
 }
 
 // LoadNode reads node.yaml over the defaults. Everything wrong with it, also its
-// absence, is one *Error. Call Resolve before using paths.
+// absence, is one *Error. Call Resolve before using what depends on the root.
 func LoadNode(path string) (*Node, error) {
 	n := DefaultNode()
 	data, err := ReadFile(path)
@@ -201,7 +202,7 @@ func LoadNode(path string) (*Node, error) {
 	return &n, nil
 }
 
-// Resolve fills in the paths that the file left out.
+// Resolve fills in the paths and the cgroup that the file left out.
 func (n *Node) Resolve(p Paths) {
 	fill := func(field *string, path string) {
 		if *field == "" {
@@ -213,4 +214,5 @@ func (n *Node) Resolve(p Paths) {
 	fill(&n.Coordinator.Certificate, filepath.Join(pki, "node.crt"))
 	fill(&n.Coordinator.Key, filepath.Join(pki, "node.key"))
 	fill(&n.Containerd.Address, filepath.Join(p.Run(), "containerd.sock"))
+	fill(&n.Sandboxes.CgroupParent, p.WorkloadCgroup())
 }

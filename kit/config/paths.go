@@ -48,14 +48,24 @@ func (p Paths) CoordinatorFile() string { return filepath.Join(p.Etc(), "coordin
 
 // ComponentCgroup is the cgroup, below the root of a hierarchy, in which the
 // supervisor keeps the node's components: beside the cgroup of the workloads, never
-// above it, and one per root, so that several nodes live on one machine.
+// above it, and one per root, so that several nodes live on one machine. None lies
+// above another's.
 func (p Paths) ComponentCgroup() string {
-	const slice = "staddle-services.slice"
+	return filepath.Join("staddle-services.slice", "node"+p.tag())
+}
+
+// WorkloadCgroup is the cgroup, below the root of a hierarchy, of the node's
+// workloads where node.yaml names none: one per root, because whoever takes a
+// node down ends all that runs in it.
+func (p Paths) WorkloadCgroup() string { return "staddle" + p.tag() + ".slice" }
+
+// tag tells the names of a node with a root apart from those of others.
+func (p Paths) tag() string {
 	if p.Root == "" {
-		return slice
+		return ""
 	}
 	sum := sha256.Sum256([]byte(p.Root))
-	return filepath.Join(slice, "node-"+hex.EncodeToString(sum[:6]))
+	return "-" + hex.EncodeToString(sum[:6])
 }
 
 // Bin is the folder of our binaries: the one this process was started from.

@@ -61,7 +61,7 @@ func (n *Node) Validate() []Problem {
 	c.images(n.Images)
 	c.must(n.Logs.MaxSizePerStream >= 64<<10 && n.Logs.MaxSizePerStream <= 1<<40, "logs.max_size_per_stream",
 		fmt.Sprintf("%s is out of bounds", n.Logs.MaxSizePerStream), "write a size from 64KiB to 1TiB")
-	c.must(slicePath.MatchString(n.Sandboxes.CgroupParent), "sandboxes.cgroup_parent",
+	c.must(n.Sandboxes.CgroupParent == "" || slicePath.MatchString(n.Sandboxes.CgroupParent), "sandboxes.cgroup_parent",
 		fmt.Sprintf("%q is no cgroup", n.Sandboxes.CgroupParent), "write a name like staddle.slice")
 	c.between("sandboxes.boot_hold", n.Sandboxes.BootHold, 0, time.Hour)
 	c.between("presence.session_ttl", n.Presence.SessionTTL, 5*time.Second, 10*time.Minute)

@@ -210,9 +210,6 @@ func (d down) removeCgroups() error {
 			removeTree(filepath.Join(root, d.cfg.Node.Sandboxes.CgroupParent)),
 			removeTree(filepath.Join(root, components)))
 		shared := filepath.Join(root, filepath.Dir(components))
-		if shared == root {
-			continue
-		}
 		if err := unix.Rmdir(shared); err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.EBUSY) {
 			errs = append(errs, fmt.Errorf("remove cgroup %s: %w", shared, err))
 		}

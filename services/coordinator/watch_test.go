@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -227,6 +228,16 @@ func TestSession_IsLostWithItsLease(t *testing.T) {
 	if p := admin.get(t, kindNode, "n1").GetNode().GetPlacement(); p.GetLostSince() != nil || p.GetSessionId() != fresh.GetSessionId() {
 		t.Errorf("got %v, want the new session and nothing lost", p)
 	}
+	// Until it has said so in this session it is not ready.
+	admin.create(t, sandbox("web"))
+	eventually(t, "web waits", func() *resourcev1.SandboxPlacement {
+		return admin.get(t, kindSandbox, "web").GetSandbox().GetPlacement()
+	},
+		func(p *resourcev1.SandboxPlacement) bool { return strings.Contains(p.GetReason(), "1 not ready") })
+	status := admin.get(t, kindNode, "n1")
+	status.GetNode().GetStatus().Seq++
+	report(t, n1, status)
+	placed(t, admin, "web")
 }
 
 // SEC-8: a removed node is cut off at once, inherits nothing, and can be let in.

@@ -127,6 +127,8 @@ func nodeCells(now time.Time, r *resourcev1.Resource) []string {
 	}
 	if n.GetPlacement().GetSessionId() == 0 { // what it said last is not so any more
 		ready, reason = "false", "it has no session"
+	} else if s := n.GetPlacement().GetStatusSeq(); s > 0 && n.GetStatus().GetSeq() <= s {
+		ready, reason = "unknown", "it has not said so since its session began"
 	}
 	session := "none"
 	switch p := n.GetPlacement(); {

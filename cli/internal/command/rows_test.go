@@ -25,3 +25,17 @@ func TestNodeCells_LostIsNotReady(t *testing.T) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 }
+
+// Nor is one that was ready before its session began, and has not said so since.
+func TestNodeCells_ReadyBeforeItsSessionIsNotReady(t *testing.T) {
+	node := &resourcev1.Resource{Meta: &resourcev1.Metadata{Kind: resourcev1.Kind_KIND_NODE, Name: "node1"}, Kind: &resourcev1.Resource_Node{Node: &resourcev1.Node{
+		Placement: &resourcev1.NodePlacement{SessionId: 7, StatusSeq: 3},
+		Status: &resourcev1.NodeStatus{Seq: 3, Conditions: []*resourcev1.Condition{
+			{Type: "Ready", State: resourcev1.ConditionState_CONDITION_STATE_TRUE},
+		}},
+	}}}
+	got := nodeCells(time.Now(), node)[2:4]
+	if want := []string{"unknown", "connected"}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}

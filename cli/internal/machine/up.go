@@ -250,6 +250,9 @@ func nodeIsReady(r *resourcev1.Resource) (bool, string) {
 	if r.GetNode().GetPlacement().GetSessionId() == 0 {
 		return false, "it has no session"
 	}
+	if s := r.GetNode().GetPlacement().GetStatusSeq(); s > 0 && r.GetNode().GetStatus().GetSeq() <= s {
+		return false, "it has not said how it is since its session began"
+	}
 	for _, c := range r.GetNode().GetStatus().GetConditions() {
 		if c.GetType() == "Ready" {
 			return c.GetState() == resourcev1.ConditionState_CONDITION_STATE_TRUE, c.GetReason()

@@ -33,7 +33,8 @@ func Condition(n *resourcev1.Node, kind string) resourcev1.ConditionState {
 	return resourcev1.ConditionState_CONDITION_STATE_UNSPECIFIED
 }
 
-// Ready reports whether a node says that it may be given work.
+// Ready reports whether a node says, in its present session, that it may be given
+// work.
 func Ready(n *resourcev1.Node) bool {
-	return Condition(n, "Ready") == resourcev1.ConditionState_CONDITION_STATE_TRUE
+	return n.GetStatus().GetSeq() > n.GetPlacement().GetStatusSeq() && Condition(n, "Ready") == resourcev1.ConditionState_CONDITION_STATE_TRUE
 }

@@ -21,6 +21,7 @@ func node(name string, change func(*record.Resource)) Candidate {
 			Spec:      &resourcev1.NodeSpec{},
 			Placement: &resourcev1.NodePlacement{SessionId: 7, RegisteredAt: timestamppb.Now()},
 			Status: &resourcev1.NodeStatus{
+				Seq:        3,
 				Conditions: []*resourcev1.Condition{{Type: "Ready", State: resourcev1.ConditionState_CONDITION_STATE_TRUE}},
 				Capacity:   &resourcev1.NodeCapacity{MemoryBytes: 1 << 30, Sandboxes: 4},
 			},
@@ -73,6 +74,9 @@ func TestChoose(t *testing.T) {
 		})}, "", "1 not ready"},
 		{"a node that never was ready", spec(0), "", []Candidate{node("a", func(r *record.Resource) {
 			r.GetNode().GetPlacement().RegisteredAt = nil
+		})}, "", "1 not ready"},
+		{"a node that was ready before its session", spec(0), "", []Candidate{node("a", func(r *record.Resource) {
+			r.GetNode().GetPlacement().StatusSeq = 3
 		})}, "", "1 not ready"},
 		{"a cordoned node beside a free one", spec(0), "", []Candidate{node("a", func(r *record.Resource) {
 			r.GetNode().GetSpec().Cordoned = true

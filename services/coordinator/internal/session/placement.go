@@ -9,8 +9,11 @@ import (
 
 // The three moves of a node's placement. Registration survives all of them.
 
-func opened(p *resourcev1.NodePlacement, id int64) *resourcev1.NodePlacement {
-	return &resourcev1.NodePlacement{SessionId: id, RegisteredAt: p.GetRegisteredAt()}
+// opened begins a session. What the node said before does not count in it.
+func opened(n *resourcev1.Node, id int64) *resourcev1.NodePlacement {
+	return &resourcev1.NodePlacement{
+		SessionId: id, RegisteredAt: n.GetPlacement().GetRegisteredAt(), StatusSeq: n.GetStatus().GetSeq(),
+	}
 }
 
 func left(p *resourcev1.NodePlacement, kept bool, at *timestamppb.Timestamp) *resourcev1.NodePlacement {

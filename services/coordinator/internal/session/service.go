@@ -130,7 +130,7 @@ func (s *Sessions) open(ctx context.Context, node string, req *coordinatorv1.Ren
 		ID: lease, Instance: req.GetInstance(), NodeUID: r.GetMeta().GetUid(),
 		TTLSeconds: int64((req.GetTtl().AsDuration() + time.Second - 1) / time.Second),
 	}
-	r.GetNode().Placement = opened(r.GetNode().GetPlacement(), lease)
+	r.GetNode().Placement = opened(r.GetNode(), lease)
 	if err := s.deps.Store().Open(ctx, r, session); err != nil {
 		return store.Session{}, errors.Join(err, s.deps.Store().Revoke(ctx, lease))
 	}

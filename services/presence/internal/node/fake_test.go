@@ -46,9 +46,10 @@ func (c *fakeCluster) Renew(_ context.Context, id int64, ttl time.Duration) (Ses
 	if c.session == 0 || id != c.session {
 		c.opened++
 		c.session, c.ended = 100+c.opened, false
-	}
-	if c.record == nil {
-		c.showLocked(&resourcev1.Node{})
+		status := c.record.GetNode().GetStatus()
+		c.showLocked(&resourcev1.Node{
+			Placement: &resourcev1.NodePlacement{SessionId: c.session, StatusSeq: status.GetSeq()}, Status: status,
+		})
 	}
 	return Session{ID: c.session, TTL: ttl, NodeUID: nodeUID}, nil
 }
@@ -73,7 +74,7 @@ func (c *fakeCluster) Report(_ context.Context, r *resourcev1.Resource) error {
 		return fault.WithReason(fault.New(fault.Conflict, "lower"), "STALE_STATUS")
 	}
 	c.writes++
-	c.showLocked(&resourcev1.Node{Status: proto.CloneOf(status)})
+	c.showLocked(&resourcev1.Node{Placement: c.record.GetNode().GetPlacement(), Status: proto.CloneOf(status)})
 	return nil
 }
 

@@ -212,6 +212,22 @@ func TestNode_ResumesItsSessionAfterAKill(t *testing.T) {
 	})
 }
 
+// What was said in a session that is over does not count in the next: it is said
+// again, also when it has not changed.
+func TestNode_SaysHowItIsInEachSession(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.up()
+		w.cluster.set(func(c *fakeCluster) { c.session = 0 }) // lost, and opened anew with the next renewal
+		w.after(10 * time.Second)
+		w.wantReady("in the next session", true)
+		w.cluster.set(func(c *fakeCluster) {
+			if n := c.record.GetNode(); c.opened != 2 || n.GetStatus().GetSeq() <= n.GetPlacement().GetStatusSeq() {
+				t.Errorf("%d sessions were opened, the last with status %d; the record has %d", c.opened, n.GetPlacement().GetStatusSeq(), n.GetStatus().GetSeq())
+			}
+		})
+	})
+}
+
 func TestNode_ReportsAgainWhatDidNotArrive(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.up()

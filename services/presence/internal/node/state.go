@@ -143,7 +143,8 @@ func (s *state) report(now time.Time, conditions []*resourcev1.Condition) (*reso
 		Version: s.cfg.Version, BootId: s.cfg.BootID,
 	}
 	shown := s.record.GetNode().GetStatus()
-	if shown != nil && sameStatus(shown, status) && shown.GetSeq() >= s.sent.GetSeq() {
+	counts := shown.GetSeq() > s.record.GetNode().GetPlacement().GetStatusSeq() // what was said before the session does not
+	if counts && sameStatus(shown, status) && shown.GetSeq() >= s.sent.GetSeq() {
 		return nil, time.Time{}
 	}
 	if s.sent != nil && sameStatus(s.sent, status) && s.sent.GetSeq() > shown.GetSeq() {

@@ -203,7 +203,11 @@ type NodePlacement struct {
 	// True when the node left cleanly and its workloads were left running.
 	WorkloadsKept bool `protobuf:"varint,4,opt,name=workloads_kept,json=workloadsKept,proto3" json:"workloads_kept,omitempty"`
 	// When the node was READY for the first time; nothing is placed before.
-	RegisteredAt  *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=registered_at,json=registeredAt,proto3" json:"registered_at,omitempty"`
+	RegisteredAt *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=registered_at,json=registeredAt,proto3" json:"registered_at,omitempty"`
+	// Seq of the status that was there when the session was opened. Only a later
+	// one says whether the node may be given work: what was true before proves
+	// nothing.
+	StatusSeq     uint64 `protobuf:"varint,6,opt,name=status_seq,json=statusSeq,proto3" json:"status_seq,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -271,6 +275,13 @@ func (x *NodePlacement) GetRegisteredAt() *timestamppb.Timestamp {
 		return x.RegisteredAt
 	}
 	return nil
+}
+
+func (x *NodePlacement) GetStatusSeq() uint64 {
+	if x != nil {
+		return x.StatusSeq
+	}
+	return 0
 }
 
 // NodeStatus is how a node is.
@@ -521,7 +532,7 @@ const file_staddle_resource_v1_node_proto_rawDesc = "" +
 	"\tplacement\x18\x02 \x01(\v2\".staddle.resource.v1.NodePlacementR\tplacement\x127\n" +
 	"\x06status\x18\x03 \x01(\v2\x1f.staddle.resource.v1.NodeStatusR\x06status\"&\n" +
 	"\bNodeSpec\x12\x1a\n" +
-	"\bcordoned\x18\x01 \x01(\bR\bcordoned\"\x86\x02\n" +
+	"\bcordoned\x18\x01 \x01(\bR\bcordoned\"\xa5\x02\n" +
 	"\rNodePlacement\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\x03R\tsessionId\x129\n" +
@@ -529,7 +540,9 @@ const file_staddle_resource_v1_node_proto_rawDesc = "" +
 	"lost_since\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\tlostSince\x123\n" +
 	"\aleft_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x06leftAt\x12%\n" +
 	"\x0eworkloads_kept\x18\x04 \x01(\bR\rworkloadsKept\x12?\n" +
-	"\rregistered_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\fregisteredAt\"\xd1\x02\n" +
+	"\rregistered_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\fregisteredAt\x12\x1d\n" +
+	"\n" +
+	"status_seq\x18\x06 \x01(\x04R\tstatusSeq\"\xd1\x02\n" +
 	"\n" +
 	"NodeStatus\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12H\n" +

@@ -54,6 +54,14 @@ func TestModules_AgreeOnVersions(t *testing.T) {
 	}
 }
 
+// A go.mod states all that its module needs: the workspace hides what is missing.
+func TestModules_StandAlone(t *testing.T) {
+	r := open(t)
+	for _, module := range r.modules {
+		r.run(t, module, "list", "-deps", "./...") // fails the test by itself
+	}
+}
+
 // A module is called after its folder, and finds its siblings without the workspace.
 func TestModules_FindEachOther(t *testing.T) {
 	r := open(t)

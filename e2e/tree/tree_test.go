@@ -151,12 +151,13 @@ func (r *repository) moduleOf(file string) string {
 	return ""
 }
 
-// run returns what the go command says in a folder.
+// run returns what the go command says in a folder, without the workspace.
 func (r *repository) run(t *testing.T, folder string, args ...string) string {
 	t.Helper()
 	var stderr strings.Builder
 	cmd := exec.CommandContext(t.Context(), "go", args...)
 	cmd.Dir, cmd.Stderr = filepath.Join(r.root, folder), &stderr
+	cmd.Env = append(os.Environ(), "GOWORK=off")
 	out, err := cmd.Output()
 	if err != nil {
 		t.Fatalf("go %s in %s: %v\n%s", strings.Join(args, " "), folder, err, stderr.String())

@@ -89,6 +89,9 @@ func TestNode_LOG4_StopNeverWaitsForOutput(t *testing.T) {
 			for name, w := range wishes {
 				before[name] = await(t, b, w.GetUid(), "running", running)
 			}
+			if open := fifos(t, b); len(open) < len(wishes) {
+				t.Fatalf("%d sandboxes run, but there are only the pipes %v", len(wishes), open)
+			}
 			attempt := before["deaf"].GetAttempt()
 			bed.Eventually(t, waitLong, "it ignores the signal", outputIs(t, b, wishes["deaf"].GetUid(), "c", attempt, "deaf\n"))
 			switch what {

@@ -241,6 +241,12 @@ func TestNode_IMG3_ImportedImageNeedsNoRegistry(t *testing.T) {
 	b.WaitReady()
 	runs("after containerd was killed")
 
+	// The registry would have been heard, and says what it does not have.
+	r := b.CLI("--node-socket", b.HostSocket(), "image", "pull", repository+":2")
+	if r.Code == 0 || !strings.Contains(r.Stderr, "no such image") || door.n.Load() == 0 {
+		t.Errorf("pull of what is not there: exit code %d after %d connections\n%s", r.Code, door.n.Load(), r.Stderr)
+	}
+
 	// One that is not present says so, whether the registry refuses or is silent.
 	silent := b.Listen()
 	t.Cleanup(func() { _ = silent.Close() })

@@ -27,10 +27,19 @@ func (b *Bed) PID(component string) int {
 	return pid
 }
 
-// Kill ends the process of a component by SIGKILL and waits until it is gone.
+// Kill ends the process of a component by SIGKILL and waits until it is gone, and
+// the supervisor knows: else it would still be shown as ready for a moment.
 func (b *Bed) Kill(component string) {
 	b.t.Helper()
-	KillPID(b, b.PID(component))
+	pid := b.PID(component)
+	KillPID(b, pid)
+	Eventually(b.t, 10*time.Second, "the supervisor knows that "+component+" was killed", func(ctx context.Context) (bool, string) {
+		graph, err := b.Graph(ctx)
+		if err != nil {
+			return false, err.Error()
+		}
+		return int(graph[component].GetPid()) != pid, graph[component].String()
+	})
 }
 
 // KillPID ends a process that the bed started by SIGKILL and waits until it runs

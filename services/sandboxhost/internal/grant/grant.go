@@ -15,11 +15,14 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"strings"
 	"sync"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
+	"staddle.internal/kit/backoff"
 	"staddle.internal/kit/fault"
 	"staddle.internal/kit/id"
 	"staddle.internal/kit/journal"
@@ -109,32 +112,58 @@ func (s *Store) Disks(uid id.Sandbox) map[string]string {
 // Grants is where the grants can be read and watched.
 func (s *Store) Grants() *watch.Hub[id.Disk, *sandboxhostv1.Grant] { return s.hub }
 
-// Run returns grants as sandboxes end, until ctx does. The host must be open.
+// retry is the wait before grants that could not be written are tried again.
+var retry = backoff.Policy{Initial: 200 * time.Millisecond, Cap: 30 * time.Second, Stable: time.Minute}
+
+// Run returns grants as sandboxes end, until ctx does. The host must be open. A
+// return that cannot be written, on a full disk, is tried again: it holds up the
+// disk's next holder, and nobody else.
 func (s *Store) Run(ctx context.Context, h host, ready func()) error {
 	s.mu.Lock()
 	s.host = h
 	s.mu.Unlock()
-	for ctx.Err() == nil { // a reader that was cut off begins anew
-		for e := range h.States().Subscribe(ctx) {
-			if err := s.take(e, ready); err != nil {
-				return err
-			}
+	for attempt := 0; ctx.Err() == nil; { // a reader that was cut off begins anew
+		began := time.Now()
+		err := s.follow(ctx, ready)
+		if err == nil {
+			continue
+		}
+		attempt = retry.Next(attempt, time.Since(began))
+		wait := retry.Delay(attempt, rand.Float64())
+		s.log.Warn("grants not returned", logging.Err(err), logging.RetryIn(wait))
+		if err := backoff.Wait(ctx, wait); err != nil {
+			return err
 		}
 	}
 	return context.Cause(ctx)
 }
 
-// take settles what one event about a sandbox allows. A repeated ready is
-// harmless.
-func (s *Store) take(e watch.Event[id.Sandbox, *sandboxhostv1.SandboxState], ready func()) error {
-	if e.Kind != watch.Synced {
-		return s.settle(e.Key)
+// follow settles what each event about a sandbox allows. It is ready when it has
+// looked at all of them once, and ends early if something could not be written. A
+// repeated ready is harmless.
+func (s *Store) follow(ctx context.Context, ready func()) error {
+	var failed error
+	synced := false
+	for e := range s.host.States().Subscribe(ctx) {
+		if err := s.take(e); err != nil {
+			failed = err
+		}
+		if e.Kind == watch.Synced {
+			synced = true
+			ready()
+		}
+		if synced && failed != nil {
+			return failed
+		}
 	}
-	if err := s.returnAbsent(); err != nil {
-		return err
-	}
-	ready()
 	return nil
+}
+
+func (s *Store) take(e watch.Event[id.Sandbox, *sandboxhostv1.SandboxState]) error {
+	if e.Kind == watch.Synced {
+		return s.returnAbsent()
+	}
+	return s.settle(e.Key)
 }
 
 // returnAbsent settles the grants of sandboxes of which the host, which is open,

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"log/slog"
 	"path/filepath"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -47,8 +49,22 @@ type bench struct {
 	t    *testing.T
 	path string
 	host *fakeHost
+	full atomic.Bool // the disk that the journal lies on
 	stop func()
 	*Store
+}
+
+// fullDisk is a journal that cannot be written while its disk is full.
+type fullDisk struct {
+	*journal.Journal
+	full *atomic.Bool
+}
+
+func (d fullDisk) Update(fn func(tx journal.Tx) error) error {
+	if d.full.Load() {
+		return fault.New(fault.Exhausted, "no space left on device")
+	}
+	return d.Journal.Update(fn)
 }
 
 func newBench(t *testing.T) *bench {
@@ -66,14 +82,14 @@ func (b *bench) start() {
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	b.Store = New(j, log)
+	b.Store = New(fullDisk{j, &b.full}, log)
 	if err := b.Load(); err != nil {
 		b.t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ready, done := make(chan struct{}), make(chan error, 1)
 	store := b.Store
-	go func() { done <- store.Run(ctx, b.host, func() { close(ready) }) }()
+	go func() { done <- store.Run(ctx, b.host, sync.OnceFunc(func() { close(ready) })) }()
 	<-ready
 	b.stop = func() {
 		cancel()
@@ -177,4 +193,21 @@ func TestStore_BuriedSandboxGetsNothing(t *testing.T) {
 	if err := b.grant(one, 2); fault.Reason(err) != "TOMBSTONE" {
 		t.Fatalf("got %v, want TOMBSTONE", err)
 	}
+}
+
+// A full disk keeps a grant from being returned, and nothing from running.
+func TestStore_ReturnsWhenThereIsRoomAgain(t *testing.T) {
+	b := newBench(t)
+	b.host.show(one, resourcev1.SandboxPhase_SANDBOX_PHASE_RUNNING, false)
+	if err := b.grant(one, 1); err != nil {
+		t.Fatal(err)
+	}
+	b.full.Store(true)
+	b.host.show(one, resourcev1.SandboxPhase_SANDBOX_PHASE_STOPPED, true)
+	b.restart() // ready all the same
+	if got := b.state(); got != held {
+		t.Errorf("got %v on a full disk, want what is durable: held", got)
+	}
+	b.full.Store(false)
+	b.awaitState(returned)
 }

@@ -19,16 +19,19 @@ help: ## list the targets
 up: build ## build, start Staddle on this machine, run a first sandbox
 	@$(BIN)/staddle $(if $(ROOT),--root $(ROOT)) up
 
-down: build ## stop it and leave nothing running (data stays)
+down: $(if $(wildcard bin/staddle),,build) ## stop it and leave nothing running (data stays)
 	@$(BIN)/staddle $(if $(ROOT),--root $(ROOT)) down
 
 build: prereqs $(BIN)/containerd $(BIN)/containerd-shim-runc-v2 $(BIN)/runc $(BIN)/hello.tar ## build all binaries into bin/
-	@$(GO_BUILD) -o $(BIN)/staddle-node ./node/cmd/staddle-node
+	@echo "building staddle $(VERSION)" && $(GO_BUILD) -o $(BIN)/staddle-node ./node/cmd/staddle-node
 	@$(GO_BUILD) -o $(BIN)/staddle-coordinator ./services/coordinator/cmd/coordinator
 	@$(GO_BUILD) -o $(BIN)/staddle ./cli/cmd/staddle
 
 prereqs:
 	@tools/prereqs.sh
+
+# So that "make bin/grpcurl" is understood.
+bin/%: $(BIN)/% ;
 
 $(BIN)/buf: tools/go.mod
 	@echo "building buf (minutes, once)" && $(TOOL) github.com/bufbuild/buf/cmd/buf
@@ -37,7 +40,7 @@ $(BIN)/protoc-gen-go $(BIN)/protoc-gen-go-grpc &: tools/go.mod
 $(BIN)/golangci-lint: tools/go.mod
 	@echo "building golangci-lint (minutes, once)" && $(TOOL) github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 $(BIN)/grpcurl: tools/go.mod
-	@$(TOOL) github.com/fullstorydev/grpcurl/cmd/grpcurl
+	@echo "building grpcurl (minutes, once)" && $(TOOL) github.com/fullstorydev/grpcurl/cmd/grpcurl
 $(BIN)/containerd $(BIN)/containerd-shim-runc-v2 &: tools/go.mod
 	@echo "building containerd (minutes, once)" && $(TOOL) github.com/containerd/containerd/v2/cmd/containerd github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2
 $(BIN)/runc: tools/go.mod

@@ -130,6 +130,14 @@ func (s *Store) removeTree(path string) error {
 	return os.RemoveAll(path)
 }
 
+// unanswered tells a question that the kernel could not answer, for want of file
+// descriptors or memory, from one that shows what is wrong with a volume.
+func unanswered(err error) bool {
+	_, asked := errors.AsType[*fs.PathError](err)
+	return asked && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.EIO) && !errors.Is(err, unix.EUCLEAN) &&
+		!errors.Is(err, unix.EISDIR) && !errors.Is(err, unix.ENOTDIR)
+}
+
 // classify gives an error of the filesystem the kind that a caller acts on.
 func classify(err error) error {
 	switch {

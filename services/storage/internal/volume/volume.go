@@ -68,13 +68,13 @@ type Store struct {
 	mounts mounts
 	log    *slog.Logger
 
-	mu    sync.Mutex // guards locks
-	locks map[id.Disk]*sync.Mutex
+	mu    sync.Mutex                // guards locks
+	locks map[id.Disk]chan struct{} // each has room for who holds it
 }
 
 // New makes a store. It touches nothing before Recover.
 func New(data, attach string, m mounts, log *slog.Logger) *Store {
-	return &Store{data: data, attach: attach, mounts: m, log: log, locks: map[id.Disk]*sync.Mutex{}}
+	return &Store{data: data, attach: attach, mounts: m, log: log, locks: map[id.Disk]chan struct{}{}}
 }
 
 // Recover makes mounts agree with notes after a start: what is attached by its
@@ -96,6 +96,9 @@ func (s *Store) Recover(context.Context) error {
 	}
 	wanted := map[string]bool{}
 	for _, v := range volumes {
+		if v.Broken != "" { // it may be attached: nobody knows
+			wanted[s.mountPath(v.UID)] = true
+		}
 		if v.Holder == "" {
 			continue
 		}
@@ -127,7 +130,11 @@ func (s *Store) unmountOthers(wanted map[string]bool) error {
 
 // Ensure makes a volume, or finds it as it is.
 func (s *Store) Ensure(uid id.Disk) (Volume, error) {
-	defer s.lock(uid)()
+	unlock, err := s.lock(uid)
+	if err != nil {
+		return Volume{}, err
+	}
+	defer unlock()
 	v, err := s.read(uid)
 	if err == nil || !errors.Is(err, fault.NotFound) {
 		return v, err
@@ -148,93 +155,48 @@ func (s *Store) Ensure(uid id.Disk) (Volume, error) {
 	return s.read(uid)
 }
 
-// Attach mounts a volume for its holder under an epoch; see AttachVolume of the
-// contract.
-func (s *Store) Attach(uid id.Disk, holder id.Sandbox, epoch uint64) (Volume, error) {
-	defer s.lock(uid)()
-	v, err := s.read(uid)
-	if err != nil {
-		return Volume{}, err
-	}
-	if err := mayAttach(v, holder, epoch); err != nil {
-		return Volume{}, err
-	}
-	if v.Holder != holder || v.Epoch != epoch {
-		n := note{Format: noteFormat, UID: string(uid), Holder: string(holder), Epoch: epoch, CreatedAt: v.CreatedAt}
-		if err := writeNote(s.folder(uid), n); err != nil {
-			return Volume{}, classify(fmt.Errorf("attach volume %s: %w", uid, err))
-		}
-	}
-	if err := s.mount(uid); err != nil {
-		return Volume{}, classify(fmt.Errorf("attach volume %s: %w", uid, err))
-	}
-	if v.Holder != holder {
-		s.log.Info("volume attached", uid.Attr(), holder.Attr(), logging.Epoch(epoch))
-	}
-	return s.read(uid)
-}
-
-// mayAttach decides whether a volume may be attached; it is pure.
-func mayAttach(v Volume, holder id.Sandbox, epoch uint64) error {
-	switch {
-	case epoch < v.Epoch:
-		return fault.WithReason(fault.New(fault.Conflict, "attach volume %s: epoch %d is lower than %d, which was seen", v.UID, epoch, v.Epoch), ReasonStaleEpoch)
-	case v.Holder == "" && epoch == v.Epoch:
-		return fault.WithReason(fault.New(fault.Conflict, "attach volume %s: epoch %d was given back", v.UID, epoch), ReasonStaleEpoch)
-	case v.Holder != "" && (v.Holder != holder || v.Epoch != epoch):
-		return fault.WithReason(fault.New(fault.Conflict, "attach volume %s: sandbox %s has it under epoch %d", v.UID, v.Holder, v.Epoch), ReasonInUse)
-	}
-	return nil
-}
-
-// Detach unmounts a volume; see DetachVolume of the contract.
-func (s *Store) Detach(uid id.Disk, epoch uint64) error {
-	defer s.lock(uid)()
-	v, err := s.read(uid)
-	if errors.Is(err, fault.NotFound) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	if v.Holder == "" {
-		return nil
-	}
-	if epoch < v.Epoch {
-		return fault.WithReason(fault.New(fault.Conflict, "detach volume %s: it is attached under epoch %d, not %d", uid, v.Epoch, epoch), ReasonStaleEpoch)
-	}
-	if err := s.unmount(uid); err != nil {
-		return err
-	}
-	n := note{Format: noteFormat, UID: string(uid), Epoch: v.Epoch, CreatedAt: v.CreatedAt}
-	if err := writeNote(s.folder(uid), n); err != nil {
-		return classify(fmt.Errorf("detach volume %s: %w", uid, err))
-	}
-	s.log.Info("volume detached", uid.Attr(), v.Holder.Attr(), logging.Epoch(v.Epoch))
-	return nil
-}
-
 // Remove removes a volume and its data.
 func (s *Store) Remove(uid id.Disk) error {
-	defer s.lock(uid)()
-	v, err := s.read(uid)
-	if errors.Is(err, fault.NotFound) {
-		return nil
-	}
-	if err != nil && fault.Reason(err) != ReasonBroken {
+	unlock, err := s.lock(uid)
+	if err != nil {
 		return err
 	}
-	if v.Holder != "" {
-		return fault.WithReason(fault.New(fault.Conflict, "remove volume %s: sandbox %s has it", uid, v.Holder), ReasonInUse)
-	}
+	defer unlock()
 	doomed := filepath.Join(s.data, removing+uid.Lower())
-	if err := renameDurably(s.folder(uid), doomed); err != nil {
-		return classify(fmt.Errorf("remove volume %s: %w", uid, err))
+	v, err := s.read(uid)
+	if !errors.Is(err, fault.NotFound) { // else what an earlier try has left
+		if err != nil && fault.Reason(err) != ReasonBroken {
+			return err
+		}
+		if err := s.unattached(v); err != nil {
+			return err
+		}
+		if err := renameDurably(s.folder(uid), doomed); err != nil {
+			return classify(fmt.Errorf("remove volume %s: %w", uid, err))
+		}
 	}
 	if err := s.removeTree(doomed); err != nil {
 		return classify(fmt.Errorf("remove volume %s: %w", uid, err))
 	}
-	s.log.Info("volume removed", uid.Attr())
+	if v.UID != "" {
+		s.log.Info("volume removed", uid.Attr())
+	}
+	return nil
+}
+
+// unattached is an error while a volume is attached, by its note, or by the kernel's
+// word where the note cannot be read.
+func (s *Store) unattached(v Volume) error {
+	if v.Holder != "" {
+		return fault.WithReason(fault.New(fault.Conflict, "remove volume %s: sandbox %s has it", v.UID, v.Holder), ReasonInUse)
+	}
+	mounted, err := s.mounts.Below(s.mountPath(v.UID))
+	if err != nil {
+		return fault.New(fault.Unavailable, "remove volume %s: %w", v.UID, err)
+	}
+	if len(mounted) > 0 {
+		return fault.WithReason(fault.New(fault.Conflict, "remove volume %s: it is mounted at %s", v.UID, mounted[0]), ReasonInUse)
+	}
 	return nil
 }
 
@@ -278,6 +240,9 @@ func (s *Store) read(uid id.Disk) (Volume, error) {
 	if err == nil {
 		_, err = os.Stat(filepath.Join(s.folder(uid), dataFolder))
 	}
+	if unanswered(err) {
+		return Volume{}, fault.New(fault.Unavailable, "read volume %s: %w", uid, err)
+	}
 	if err != nil {
 		broken := fmt.Errorf("volume %s is broken: %w; its data is kept in %s", uid, err, s.folder(uid))
 		return Volume{UID: uid, Broken: broken.Error()}, fault.WithReason(fault.New(fault.Conflict, "%w", broken), ReasonBroken)
@@ -291,37 +256,3 @@ func (s *Store) read(uid id.Disk) (Volume, error) {
 
 func (s *Store) folder(uid id.Disk) string    { return filepath.Join(s.data, uid.Lower()) }
 func (s *Store) mountPath(uid id.Disk) string { return filepath.Join(s.attach, uid.Lower()) }
-
-func (s *Store) mount(uid id.Disk) error {
-	if err := os.MkdirAll(s.mountPath(uid), 0o711); err != nil {
-		return err
-	}
-	return s.mounts.Bind(filepath.Join(s.folder(uid), dataFolder), s.mountPath(uid))
-}
-
-func (s *Store) unmount(uid id.Disk) error {
-	if err := syncFolder(filepath.Join(s.folder(uid), dataFolder)); err != nil {
-		return classify(fmt.Errorf("detach volume %s: %w", uid, err))
-	}
-	if err := s.mounts.Unbind(s.mountPath(uid)); err != nil {
-		return fault.New(fault.Unavailable, "detach volume %s: %w", uid, err)
-	}
-	if err := os.Remove(s.mountPath(uid)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return classify(fmt.Errorf("detach volume %s: %w", uid, err))
-	}
-	return nil
-}
-
-// lock makes operations on one volume come one at a time. Locks are few and
-// small and are kept.
-func (s *Store) lock(uid id.Disk) (unlock func()) {
-	s.mu.Lock()
-	l := s.locks[uid]
-	if l == nil {
-		l = &sync.Mutex{}
-		s.locks[uid] = l
-	}
-	s.mu.Unlock()
-	l.Lock()
-	return l.Unlock
-}

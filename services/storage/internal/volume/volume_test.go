@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"golang.org/x/sys/unix"
 
@@ -180,8 +181,11 @@ func TestStore_NeverRemovesThroughAMount(t *testing.T) {
 	must(t, os.Mkdir(inside, 0o755))
 	must(t, unix.Mount(elsewhere, inside, "", unix.MS_BIND, ""))
 	err = s.Remove(diskA)
-	if !errors.Is(err, fault.Unavailable) {
-		t.Fatalf("got %v, want Unavailable", err)
+	for range 2 { // also when it is asked again, it is not gone
+		if !errors.Is(err, fault.Unavailable) {
+			t.Fatalf("got %v, want Unavailable", err)
+		}
+		err = s.Remove(diskA)
 	}
 	doomed := filepath.Join(s.data, removing+diskA.Lower(), dataFolder, "sub")
 	must(t, unix.Unmount(doomed, 0))
@@ -207,4 +211,89 @@ func TestStore_BusyMountIsUnavailableAndStaysAttached(t *testing.T) {
 	}
 	must(t, f.Close())
 	must(t, s.Detach(diskA, 1))
+}
+
+// What is mounted under one right is not given back by another.
+func TestStore_IsDetachedUnderItsOwnEpochOnly(t *testing.T) {
+	s, _ := newStore(t)
+	_, err := s.Ensure(diskA)
+	must(t, err)
+	v, err := s.Attach(diskA, sandboxA, 2)
+	must(t, err)
+	wantFault(t, s.Detach(diskA, 1), fault.Conflict, ReasonStaleEpoch)
+	wantFault(t, s.Detach(diskA, 3), fault.Conflict, ReasonInUse)
+	if !mounted(t, v.Path) {
+		t.Fatal("unmounted under another epoch")
+	}
+	must(t, s.Detach(diskA, 2))
+	must(t, s.Detach(diskA, 3))
+}
+
+// A volume whose note broke while it was attached stays so until it is given back.
+func TestStore_BrokenWhileAttached(t *testing.T) {
+	s, again := newStore(t)
+	_, err := s.Ensure(diskA)
+	must(t, err)
+	v, err := s.Attach(diskA, sandboxA, 1)
+	must(t, err)
+	must(t, os.WriteFile(filepath.Join(s.folder(diskA), noteFile), nil, 0o600))
+	s = again()
+	if !mounted(t, v.Path) {
+		t.Fatal("a start unmounted what may be in use")
+	}
+	wantFault(t, s.Remove(diskA), fault.Conflict, ReasonInUse)
+	for range 2 {
+		must(t, s.Detach(diskA, 1))
+	}
+	if mounted(t, v.Path) {
+		t.Fatal("given back and still mounted")
+	}
+	must(t, s.Remove(diskA))
+}
+
+// That a note cannot be read now says nothing about the volume.
+func TestUnanswered(t *testing.T) {
+	for err, want := range map[error]bool{
+		unix.EMFILE: true, unix.ENFILE: true, unix.ENOMEM: true, unix.EACCES: true,
+		unix.ENOENT: false, unix.EIO: false, unix.ENOTDIR: false,
+	} {
+		if got := unanswered(&os.PathError{Op: "open", Path: "/v", Err: err}); got != want {
+			t.Errorf("%v: got unanswered %v, want %v", err, got, want)
+		}
+	}
+	if unanswered(errors.New("the note is about another")) || unanswered(nil) {
+		t.Error("what is wrong with a note is an answer")
+	}
+}
+
+// hung is a mount table whose unmounts never end.
+type hung struct {
+	Kernel
+	hold chan struct{}
+}
+
+func (h hung) Bind(_, _ string) error { return nil }
+func (h hung) Unbind(string) error    { <-h.hold; return nil }
+
+// An operation that hangs holds up its volume with a word, and no other.
+func TestStore_AHungUnmountIsNamed(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		table := hung{hold: make(chan struct{})}
+		s := New(filepath.Join(dir, "volumes"), filepath.Join(dir, "attached"), table, slog.New(slog.DiscardHandler))
+		must(t, s.Recover(t.Context()))
+		_, err := s.Ensure(diskA)
+		must(t, err)
+		_, err = s.Attach(diskA, sandboxA, 1)
+		must(t, err)
+		ended := make(chan error, 1)
+		go func() { ended <- s.Detach(diskA, 1) }() // ends when the hold is given up
+		synctest.Wait()
+		wantFault(t, s.Detach(diskA, 1), fault.Unavailable, "")
+		_, err = s.Ensure("01K0000000000000000000000B")
+		must(t, err)
+		close(table.hold)
+		must(t, <-ended)
+		must(t, s.Detach(diskA, 1))
+	})
 }

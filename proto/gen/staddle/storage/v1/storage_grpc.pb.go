@@ -34,7 +34,8 @@ const (
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
 // StorageService makes, attaches and removes volumes. It knows nothing of
-// desired state: what it is told is what there is.
+// desired state: what it is told is what there is. Every method returns
+// Unavailable as well while another operation on the same volume does not end.
 type StorageServiceClient interface {
 	// EnsureVolume makes a volume, or finds it as it is. When it returns OK the
 	// volume is there and durable. Safe to repeat. Returns Conflict with reason
@@ -46,17 +47,18 @@ type StorageServiceClient interface {
 	// refused from then on, also after a restart. Safe to repeat. Returns
 	// NotFound if there is no such volume; Conflict with reason STALE_EPOCH for
 	// a lower epoch than was seen, IN_USE while it is attached for another
-	// holder or epoch; Unavailable while volumes are being recovered.
+	// holder or epoch, VOLUME_BROKEN as EnsureVolume; Exhausted if the disk is full;
+	// Unavailable while volumes are being recovered.
 	AttachVolume(ctx context.Context, in *AttachVolumeRequest, opts ...grpc.CallOption) (*AttachVolumeResponse, error)
 	// DetachVolume unmounts a volume. When it returns OK it is a fact that
 	// it is not mounted by this process, and what was written is on the disk. A
 	// volume that is not attached, or not there, is OK. Safe to repeat. Returns
-	// Conflict with reason STALE_EPOCH if it is attached under a higher epoch;
-	// Unavailable while it is busy, and while volumes are being recovered.
+	// Conflict with reason STALE_EPOCH if it is attached under a higher epoch,
+	// IN_USE under a lower one; Exhausted if the disk is full; Unavailable while it is busy, and while volumes are being recovered.
 	DetachVolume(ctx context.Context, in *DetachVolumeRequest, opts ...grpc.CallOption) (*DetachVolumeResponse, error)
 	// RemoveVolume removes a volume and all its data for good. Safe to repeat;
 	// one that is not there is OK. Returns Conflict with reason IN_USE while it
-	// is attached; Unavailable while volumes are being recovered.
+	// is attached, or mounted and nobody knows for whom; Unavailable while volumes are being recovered.
 	RemoveVolume(ctx context.Context, in *RemoveVolumeRequest, opts ...grpc.CallOption) (*RemoveVolumeResponse, error)
 	// ListVolumes returns the volumes of the node ordered by uid, page by page.
 	// Safe to repeat. Returns Invalid for a bad page token; Unavailable while
@@ -127,7 +129,8 @@ func (c *storageServiceClient) ListVolumes(ctx context.Context, in *ListVolumesR
 // for forward compatibility.
 //
 // StorageService makes, attaches and removes volumes. It knows nothing of
-// desired state: what it is told is what there is.
+// desired state: what it is told is what there is. Every method returns
+// Unavailable as well while another operation on the same volume does not end.
 type StorageServiceServer interface {
 	// EnsureVolume makes a volume, or finds it as it is. When it returns OK the
 	// volume is there and durable. Safe to repeat. Returns Conflict with reason
@@ -139,17 +142,18 @@ type StorageServiceServer interface {
 	// refused from then on, also after a restart. Safe to repeat. Returns
 	// NotFound if there is no such volume; Conflict with reason STALE_EPOCH for
 	// a lower epoch than was seen, IN_USE while it is attached for another
-	// holder or epoch; Unavailable while volumes are being recovered.
+	// holder or epoch, VOLUME_BROKEN as EnsureVolume; Exhausted if the disk is full;
+	// Unavailable while volumes are being recovered.
 	AttachVolume(context.Context, *AttachVolumeRequest) (*AttachVolumeResponse, error)
 	// DetachVolume unmounts a volume. When it returns OK it is a fact that
 	// it is not mounted by this process, and what was written is on the disk. A
 	// volume that is not attached, or not there, is OK. Safe to repeat. Returns
-	// Conflict with reason STALE_EPOCH if it is attached under a higher epoch;
-	// Unavailable while it is busy, and while volumes are being recovered.
+	// Conflict with reason STALE_EPOCH if it is attached under a higher epoch,
+	// IN_USE under a lower one; Exhausted if the disk is full; Unavailable while it is busy, and while volumes are being recovered.
 	DetachVolume(context.Context, *DetachVolumeRequest) (*DetachVolumeResponse, error)
 	// RemoveVolume removes a volume and all its data for good. Safe to repeat;
 	// one that is not there is OK. Returns Conflict with reason IN_USE while it
-	// is attached; Unavailable while volumes are being recovered.
+	// is attached, or mounted and nobody knows for whom; Unavailable while volumes are being recovered.
 	RemoveVolume(context.Context, *RemoveVolumeRequest) (*RemoveVolumeResponse, error)
 	// ListVolumes returns the volumes of the node ordered by uid, page by page.
 	// Safe to repeat. Returns Invalid for a bad page token; Unavailable while

@@ -268,7 +268,17 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-func TestAgent_GrantTriangle(t *testing.T) {
+// world is an agent between a real store and fakes.
+type world struct {
+	t       *testing.T
+	store   *volume.Store
+	cluster *cluster
+	host    *host
+}
+
+// start runs an agent until the test ends.
+func start(t *testing.T) *world {
+	t.Helper()
 	log := slog.New(slog.DiscardHandler)
 	dir := t.TempDir()
 	mounts := &noMounts{at: map[string]bool{}}
@@ -279,28 +289,39 @@ func TestAgent_GrantTriangle(t *testing.T) {
 	c := &cluster{ch: make(chan *clusteraccessv1.WatchResourcesResponse, 100), records: map[string]*resourcev1.Resource{}}
 	h := &host{ch: make(chan *sandboxhostv1.WatchGrantsResponse, 100), known: true}
 	a := New("node1", Deps{Log: log, Cluster: c, Storage: localStorage{api.New(store)}, Grants: h, Hosts: h})
-	ctx, cancel := context.WithCancel(t.Context())
+	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- a.Run(ctx, func() {}) }()
-	defer func() {
+	go func() { done <- a.Run(ctx, func() {}) }() // ends with cancel; the cleanup waits
+	t.Cleanup(func() {
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) {
 			t.Errorf("run ended with %v", err)
 		}
-	}()
-	attached := func() string {
-		volumes, err := store.List()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if len(volumes) == 0 {
-			return "no volume"
-		}
-		return string(volumes[0].Holder)
-	}
+	})
+	return &world{t, store, c, h}
+}
 
-	c.put(lease(false, nil))
+func (w *world) attached() string {
+	w.t.Helper()
+	volumes, err := w.store.List()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if len(volumes) == 0 {
+		return "no volume"
+	}
+	return string(volumes[0].Holder)
+}
+
+func (h *host) synced() {
 	h.ch <- &sandboxhostv1.WatchGrantsResponse{Event: &sandboxhostv1.WatchGrantsResponse_Synced{Synced: true}}
+}
+
+func TestAgent_GrantTriangle(t *testing.T) {
+	w := start(t)
+	c, h, attached := w.cluster, w.host, w.attached
+	c.put(lease(false, nil))
+	h.synced()
 	// A mirror that is not live moves nothing: the state below is worked off first.
 	c.live(false)
 	eventually(t, "events taken", func() bool { return len(c.ch) == 0 && len(h.ch) == 0 })
@@ -323,4 +344,77 @@ func TestAgent_GrantTriangle(t *testing.T) {
 	if attached() != "" {
 		t.Fatalf("released, but attached for %q", attached())
 	}
+}
+
+func TestOutlived(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		disk   *resourcev1.DiskPlacement
+		volume *storagev1.Volume
+		want   bool
+	}{
+		{"attached for its holder", &resourcev1.DiskPlacement{Epoch: 2, Holder: "s"}, &storagev1.Volume{Epoch: 2, Holder: "s"}, false},
+		{"not attached", &resourcev1.DiskPlacement{Epoch: 3}, &storagev1.Volume{Epoch: 2}, false},
+		{"freed", &resourcev1.DiskPlacement{Epoch: 2}, &storagev1.Volume{Epoch: 2, Holder: "s"}, true},
+		{"given to another", &resourcev1.DiskPlacement{Epoch: 3, Holder: "t"}, &storagev1.Volume{Epoch: 2, Holder: "s"}, true},
+		{"a record that is older than the volume", &resourcev1.DiskPlacement{Epoch: 1}, &storagev1.Volume{Epoch: 2, Holder: "s"}, false},
+	} {
+		if got := Outlived(c.disk, c.volume); got != c.want {
+			t.Errorf("%s: got %v, want %v", c.name, got, c.want)
+		}
+	}
+}
+
+// A node that was removed has had its leases ended without its word. When it is let
+// in again, what is still attached is taken back, and the next holder gets the disk.
+func TestAgent_TakesBackWhatWasEndedWithoutItsWord(t *testing.T) {
+	const next = "01K0000000000000000000000B"
+	disk := func(deleting bool, p *resourcev1.DiskPlacement) *resourcev1.Resource {
+		r := &resourcev1.Resource{
+			Meta: &resourcev1.Metadata{Kind: resourcev1.Kind_KIND_DISK, Name: "data", Uid: diskUID},
+			Kind: &resourcev1.Resource_Disk{Disk: &resourcev1.Disk{Placement: p}},
+		}
+		if deleting {
+			r.Meta.DeletingAt = timestamppb.Now()
+		}
+		return r
+	}
+	before := func(w *world) {
+		t.Helper()
+		if _, err := w.store.Ensure(diskUID); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.store.Attach(diskUID, sandboxUID, 1); err != nil {
+			t.Fatal(err)
+		}
+		w.host.set(&sandboxhostv1.Grant{DiskUid: diskUID, Disk: "data", SandboxUid: sandboxUID, Epoch: 1, State: sandboxhostv1.GrantState_GRANT_STATE_HELD})
+		w.host.synced()
+	}
+	t.Run("given to another", func(t *testing.T) {
+		w := start(t)
+		before(w)
+		l := lease(false, nil)
+		l.GetDiskLease().Spec.SandboxUid, l.GetDiskLease().Spec.Epoch = next, 2
+		w.cluster.put(l)
+		w.cluster.put(disk(false, &resourcev1.DiskPlacement{Node: "node1", Holder: next, Epoch: 2, LeaseUid: leaseUID}))
+		w.cluster.live(true)
+		eventually(t, "revoked", func() bool { return w.host.state() == sandboxhostv1.GrantState_GRANT_STATE_REVOKED })
+		if got := w.attached(); got != sandboxUID {
+			t.Fatalf("attached for %q while the sandbox before may still use it", got)
+		}
+		w.host.move(sandboxhostv1.GrantState_GRANT_STATE_RETURNED)
+		eventually(t, "bound", func() bool { return w.cluster.phase(leaseUID) == resourcev1.DiskLeasePhase_DISK_LEASE_PHASE_BOUND })
+		if got := w.attached(); got != next {
+			t.Errorf("attached for %q, want %q", got, next)
+		}
+	})
+	t.Run("deleted", func(t *testing.T) {
+		w := start(t)
+		before(w)
+		w.cluster.put(disk(true, &resourcev1.DiskPlacement{Node: "node1", Epoch: 1}))
+		w.cluster.live(true)
+		eventually(t, "revoked", func() bool { return w.host.state() == sandboxhostv1.GrantState_GRANT_STATE_REVOKED })
+		w.host.move(sandboxhostv1.GrantState_GRANT_STATE_RETURNED)
+		eventually(t, "removed", func() bool { return w.attached() == "no volume" })
+	})
 }

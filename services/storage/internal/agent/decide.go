@@ -3,6 +3,7 @@ package agent
 import (
 	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
 	sandboxhostv1 "staddle.internal/proto/gen/staddle/sandboxhost/v1"
+	storagev1 "staddle.internal/proto/gen/staddle/storage/v1"
 )
 
 // Move is the next thing to do for a lease.
@@ -64,6 +65,16 @@ func DecideLease(lease *resourcev1.Resource, grant *sandboxhostv1.Grant, user Us
 		return Release
 	}
 	return Rest
+}
+
+// Outlived says whether a volume is attached under a right that the coordinator has
+// ended: the disk is free, or given to a later holder. That happens without this
+// node's word only when the node was removed, and let in again. It is pure.
+func Outlived(p *resourcev1.DiskPlacement, v *storagev1.Volume) bool {
+	if v.GetHolder() == "" {
+		return false
+	}
+	return p.GetEpoch() > v.GetEpoch() || p.GetEpoch() == v.GetEpoch() && p.GetHolder() == ""
 }
 
 // leaseStatus is the status that a lease should show, without seq.

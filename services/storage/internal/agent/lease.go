@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	"google.golang.org/protobuf/types/known/timestamppb"
-
 	"staddle.internal/kit/fault"
 	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
 	sandboxhostv1 "staddle.internal/proto/gen/staddle/sandboxhost/v1"
@@ -19,6 +17,22 @@ func (a *Agent) lease(ctx context.Context, record *resourcev1.Resource) error {
 	if spec.GetNode() != a.node {
 		return nil
 	}
+	move, err := a.next(ctx, record)
+	switch {
+	case err != nil:
+		return err
+	case move == Bind:
+		return a.bind(ctx, record)
+	}
+	if err := a.takeBack(ctx, spec, move); err != nil || move != Release {
+		return err
+	}
+	return a.reportLease(ctx, record, leaseStatus(resourcev1.DiskLeasePhase_DISK_LEASE_PHASE_RELEASED, ""))
+}
+
+// next decides about one lease, asking the sandbox host where no grant tells.
+func (a *Agent) next(ctx context.Context, record *resourcev1.Resource) (Move, error) {
+	spec := record.GetDiskLease().GetSpec()
 	a.mu.Lock()
 	grant := a.view.grant(spec)
 	a.mu.Unlock()
@@ -26,21 +40,25 @@ func (a *Agent) lease(ctx context.Context, record *resourcev1.Resource) error {
 	if record.GetMeta().GetDeletingAt() != nil && grant == nil {
 		var err error
 		if user, err = a.askUser(ctx, spec.GetSandboxUid()); err != nil {
-			return err
+			return Rest, err
 		}
 	}
-	switch DecideLease(record, grant, user) {
-	case Bind:
-		return a.bind(ctx, record)
+	move := DecideLease(record, grant, user)
+	if move == Rest && user == Present {
+		return Rest, fault.New(fault.Unavailable, "release disk %s: sandbox %s is still here", spec.GetDisk(), spec.GetSandboxUid())
+	}
+	return move, nil
+}
+
+// takeBack does what is to be done for a right that has ended.
+func (a *Agent) takeBack(ctx context.Context, spec *resourcev1.DiskLeaseSpec, move Move) error {
+	switch move {
 	case Revoke:
 		_, err := a.deps.Grants.RevokeDisk(ctx, &sandboxhostv1.RevokeDiskRequest{DiskUid: spec.GetDiskUid(), Epoch: spec.GetEpoch()})
 		return err
 	case Release:
-		return a.release(ctx, record)
-	case Rest:
-	}
-	if user == Present {
-		return fault.New(fault.Unavailable, "release disk %s: sandbox %s is still here", spec.GetDisk(), spec.GetSandboxUid())
+		return a.release(ctx, spec)
+	case Rest, Bind:
 	}
 	return nil
 }
@@ -93,48 +111,13 @@ func (a *Agent) attachAndGrant(ctx context.Context, spec *resourcev1.DiskLeaseSp
 	return err
 }
 
-// release unmounts what nobody can use any more and says so. The order matters:
-// the grant is dropped last, so that a failure in between is found again.
-func (a *Agent) release(ctx context.Context, record *resourcev1.Resource) error {
-	spec := record.GetDiskLease().GetSpec()
+// release unmounts what nobody can use any more. The order matters: the grant is
+// dropped last, so that a failure in between is found again.
+func (a *Agent) release(ctx context.Context, spec *resourcev1.DiskLeaseSpec) error {
 	_, err := a.deps.Storage.DetachVolume(ctx, &storagev1.DetachVolumeRequest{Uid: spec.GetDiskUid(), Epoch: spec.GetEpoch()})
 	if err != nil && fault.Reason(err) != "STALE_EPOCH" { // a later holder has it: this right has ended long ago
 		return err
 	}
-	if _, err := a.deps.Grants.ForgetGrant(ctx, &sandboxhostv1.ForgetGrantRequest{DiskUid: spec.GetDiskUid(), Epoch: spec.GetEpoch()}); err != nil {
-		return err
-	}
-	return a.reportLease(ctx, record, leaseStatus(resourcev1.DiskLeasePhase_DISK_LEASE_PHASE_RELEASED, ""))
-}
-
-// disk does the next thing for one disk of this node.
-func (a *Agent) disk(ctx context.Context, record *resourcev1.Resource) error {
-	disk, uid := record.GetDisk(), record.GetMeta().GetUid()
-	if disk.GetPlacement().GetNode() != a.node && (disk.GetPlacement().GetNode() != "" || disk.GetSpec().GetNode() != a.node) {
-		return nil
-	}
-	a.mu.Lock()
-	leased := a.view.leased(uid)
-	a.mu.Unlock()
-	if record.GetMeta().GetDeletingAt() != nil {
-		if leased || disk.GetPlacement().GetHolder() != "" {
-			return nil // its release comes as a change
-		}
-		if _, err := a.deps.Storage.RemoveVolume(ctx, &storagev1.RemoveVolumeRequest{Uid: uid}); err != nil {
-			return err
-		}
-		return a.reportDisk(ctx, record, &resourcev1.DiskStatus{Phase: resourcev1.DiskPhase_DISK_PHASE_AVAILABLE, TornDownAt: timestamppb.Now()})
-	}
-	ensured, err := a.deps.Storage.EnsureVolume(ctx, &storagev1.EnsureVolumeRequest{Uid: uid})
-	if fault.Reason(err) == "VOLUME_BROKEN" {
-		return a.reportDisk(ctx, record, &resourcev1.DiskStatus{Phase: resourcev1.DiskPhase_DISK_PHASE_FAILED, Message: err.Error()})
-	}
-	if err != nil {
-		return err
-	}
-	phase := resourcev1.DiskPhase_DISK_PHASE_AVAILABLE
-	if ensured.GetVolume().GetPhase() == storagev1.VolumePhase_VOLUME_PHASE_ATTACHED {
-		phase = resourcev1.DiskPhase_DISK_PHASE_ATTACHED
-	}
-	return a.reportDisk(ctx, record, &resourcev1.DiskStatus{Phase: phase})
+	_, err = a.deps.Grants.ForgetGrant(ctx, &sandboxhostv1.ForgetGrantRequest{DiskUid: spec.GetDiskUid(), Epoch: spec.GetEpoch()})
+	return err
 }

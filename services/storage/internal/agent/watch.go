@@ -66,8 +66,9 @@ func (a *Agent) takeRecord(m *clusteraccessv1.WatchResourcesResponse) {
 		a.forgetSeq(e.Deleted.GetMeta().GetUid())
 		a.enqueueDisk(diskOf(e.Deleted))
 	case *clusteraccessv1.WatchResourcesResponse_Mirror:
-		a.change(func(v *view) { v.live = e.Mirror.GetLive() })
-		if e.Mirror.GetLive() {
+		var was bool
+		a.change(func(v *view) { was, v.live = v.live, e.Mirror.GetLive() })
+		if e.Mirror.GetLive() && !was { // changes of a live mirror were looked at as they came
 			a.enqueueAll()
 		}
 	}

@@ -55,8 +55,9 @@ type ResourceServiceClient interface {
 	// OK. Placement and status in the request are refused. To create the record
 	// of a node that was removed admits it again. Safe to repeat with the same
 	// request_id, which returns the record that was made; else it returns Exists.
-	// Returns Invalid if the record breaks a rule; Exists if the name is taken;
-	// Unavailable while the store cannot be reached.
+	// Returns Invalid if the record breaks a rule or the request_id was used for
+	// another one; Exists if the name is taken; NotFound if what an earlier request
+	// with this request_id made is gone; Unavailable while the store cannot be reached.
 	CreateResource(ctx context.Context, in *CreateResourceRequest, opts ...grpc.CallOption) (*CreateResourceResponse, error)
 	// UpdateResource replaces spec and labels of a record, if it still has the
 	// revision that the request names. The generation rises if the spec changed.
@@ -202,8 +203,9 @@ type ResourceServiceServer interface {
 	// OK. Placement and status in the request are refused. To create the record
 	// of a node that was removed admits it again. Safe to repeat with the same
 	// request_id, which returns the record that was made; else it returns Exists.
-	// Returns Invalid if the record breaks a rule; Exists if the name is taken;
-	// Unavailable while the store cannot be reached.
+	// Returns Invalid if the record breaks a rule or the request_id was used for
+	// another one; Exists if the name is taken; NotFound if what an earlier request
+	// with this request_id made is gone; Unavailable while the store cannot be reached.
 	CreateResource(context.Context, *CreateResourceRequest) (*CreateResourceResponse, error)
 	// UpdateResource replaces spec and labels of a record, if it still has the
 	// revision that the request names. The generation rises if the spec changed.

@@ -31,7 +31,8 @@ const (
 //
 // GrantService hands mounted disks to sandboxes and takes them back. A grant
 // says: this sandbox may use this mount. Only who sees lease, storage and
-// sandbox together gives it.
+// sandbox together gives it. Every change returns Exhausted with reason DISK_FULL
+// as well, when it cannot be written down.
 type GrantServiceClient interface {
 	// GrantDisk lets a sandbox use a disk that is mounted at a path. When it
 	// returns OK the grant is durable and the sandbox that waits for it goes on. A
@@ -119,7 +120,8 @@ type GrantService_WatchGrantsClient = grpc.ServerStreamingClient[WatchGrantsResp
 //
 // GrantService hands mounted disks to sandboxes and takes them back. A grant
 // says: this sandbox may use this mount. Only who sees lease, storage and
-// sandbox together gives it.
+// sandbox together gives it. Every change returns Exhausted with reason DISK_FULL
+// as well, when it cannot be written down.
 type GrantServiceServer interface {
 	// GrantDisk lets a sandbox use a disk that is mounted at a path. When it
 	// returns OK the grant is durable and the sandbox that waits for it goes on. A

@@ -48,7 +48,8 @@ type SandboxHostServiceClient interface {
 	// STALE_GENERATION for a lower generation, SPEC_CHANGED for another spec
 	// under the same generation, TOMBSTONE for a uid that was removed, NAME_TAKEN
 	// for a name that another sandbox of this manager has, BEING_REMOVED while it is
-	// being removed; Exhausted with reason NODE_FULL when the node takes no more;
+	// being removed; Exhausted with reason NODE_FULL when the node takes no more, or
+	// DISK_FULL when the wish cannot be written down;
 	// Unavailable while the host is not ready or the sandbox's keeper is busy.
 	EnsureSandbox(ctx context.Context, in *EnsureSandboxRequest, opts ...grpc.CallOption) (*EnsureSandboxResponse, error)
 	// RemoveSandbox ends the wish: once it has returned OK it is durable that
@@ -56,13 +57,16 @@ type SandboxHostServiceClient interface {
 	// status says torn_down_at. It does not wait for that. Safe to repeat; a uid
 	// of which the host holds nothing is OK and gets a tombstone, too. Returns
 	// Denied with reason MANAGER_MISMATCH if the sandbox is another manager's;
-	// Unavailable while the host is not ready.
+	// Exhausted with reason DISK_FULL when that cannot be written down; Unavailable
+	// while the host is not ready or the sandbox's keeper is busy.
 	RemoveSandbox(ctx context.Context, in *RemoveSandboxRequest, opts ...grpc.CallOption) (*RemoveSandboxResponse, error)
 	// ForgetSandbox drops what is known of a removed sandbox, once nobody needs
 	// its last status any more; a tombstone stays for 7 days. Safe to repeat; an
 	// unknown uid is OK. Returns Conflict with reason NOT_TORN_DOWN while
 	// anything of the sandbox is left; Denied with reason MANAGER_MISMATCH if it
-	// is another manager's; Unavailable while the host is not ready.
+	// is another manager's; Exhausted with reason DISK_FULL when that cannot be
+	// written down; Unavailable while the host is not ready or the sandbox's keeper
+	// is busy.
 	ForgetSandbox(ctx context.Context, in *ForgetSandboxRequest, opts ...grpc.CallOption) (*ForgetSandboxResponse, error)
 	// GetSandbox returns one sandbox. Safe to repeat. Returns NotFound if the
 	// host holds nothing of that uid; Unavailable while the host is not ready.
@@ -200,7 +204,8 @@ type SandboxHostServiceServer interface {
 	// STALE_GENERATION for a lower generation, SPEC_CHANGED for another spec
 	// under the same generation, TOMBSTONE for a uid that was removed, NAME_TAKEN
 	// for a name that another sandbox of this manager has, BEING_REMOVED while it is
-	// being removed; Exhausted with reason NODE_FULL when the node takes no more;
+	// being removed; Exhausted with reason NODE_FULL when the node takes no more, or
+	// DISK_FULL when the wish cannot be written down;
 	// Unavailable while the host is not ready or the sandbox's keeper is busy.
 	EnsureSandbox(context.Context, *EnsureSandboxRequest) (*EnsureSandboxResponse, error)
 	// RemoveSandbox ends the wish: once it has returned OK it is durable that
@@ -208,13 +213,16 @@ type SandboxHostServiceServer interface {
 	// status says torn_down_at. It does not wait for that. Safe to repeat; a uid
 	// of which the host holds nothing is OK and gets a tombstone, too. Returns
 	// Denied with reason MANAGER_MISMATCH if the sandbox is another manager's;
-	// Unavailable while the host is not ready.
+	// Exhausted with reason DISK_FULL when that cannot be written down; Unavailable
+	// while the host is not ready or the sandbox's keeper is busy.
 	RemoveSandbox(context.Context, *RemoveSandboxRequest) (*RemoveSandboxResponse, error)
 	// ForgetSandbox drops what is known of a removed sandbox, once nobody needs
 	// its last status any more; a tombstone stays for 7 days. Safe to repeat; an
 	// unknown uid is OK. Returns Conflict with reason NOT_TORN_DOWN while
 	// anything of the sandbox is left; Denied with reason MANAGER_MISMATCH if it
-	// is another manager's; Unavailable while the host is not ready.
+	// is another manager's; Exhausted with reason DISK_FULL when that cannot be
+	// written down; Unavailable while the host is not ready or the sandbox's keeper
+	// is busy.
 	ForgetSandbox(context.Context, *ForgetSandboxRequest) (*ForgetSandboxResponse, error)
 	// GetSandbox returns one sandbox. Safe to repeat. Returns NotFound if the
 	// host holds nothing of that uid; Unavailable while the host is not ready.

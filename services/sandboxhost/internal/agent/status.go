@@ -15,9 +15,7 @@ func withStatus(record *resourcev1.Resource, status *resourcev1.SandboxStatus) *
 	meta := record.GetMeta()
 	return &resourcev1.Resource{
 		Meta: &resourcev1.Metadata{Kind: meta.GetKind(), Name: meta.GetName(), Uid: meta.GetUid()},
-		Kind: &resourcev1.Resource_Sandbox{Sandbox: &resourcev1.Sandbox{
-			Spec: record.GetSandbox().GetSpec(), Status: status,
-		}},
+		Kind: &resourcev1.Resource_Sandbox{Sandbox: &resourcev1.Sandbox{Status: status}},
 	}
 }
 

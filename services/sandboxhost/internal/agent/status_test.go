@@ -77,3 +77,11 @@ func TestClip_NeverCutsACharacter(t *testing.T) {
 		}
 	}
 }
+
+// The contract leaves the spec out of a report: it may be a thousand times as large.
+func TestWithStatus_SaysNothingElse(t *testing.T) {
+	said := withStatus(record(""), &resourcev1.SandboxStatus{Seq: 3})
+	if s := said.GetSandbox(); s.GetSpec() != nil || s.GetPlacement() != nil || s.GetStatus().GetSeq() != 3 || said.GetMeta().GetName() != "web" {
+		t.Errorf("got %v, want name and status alone", said)
+	}
+}

@@ -187,7 +187,7 @@ func (a *Agent) reportLease(ctx context.Context, record *resourcev1.Resource, wa
 	return a.report(ctx, record, have.GetSeq(), func(r *resourcev1.Resource, seq uint64) {
 		status := proto.CloneOf(want)
 		status.Seq = seq
-		r.Kind = &resourcev1.Resource_DiskLease{DiskLease: &resourcev1.DiskLease{Spec: record.GetDiskLease().GetSpec(), Status: status}}
+		r.Kind = &resourcev1.Resource_DiskLease{DiskLease: &resourcev1.DiskLease{Status: status}}
 	})
 }
 
@@ -200,6 +200,6 @@ func (a *Agent) reportDisk(ctx context.Context, record *resourcev1.Resource, wan
 	return a.report(ctx, record, have.GetSeq(), func(r *resourcev1.Resource, seq uint64) {
 		status := proto.CloneOf(want)
 		status.Seq = seq
-		r.Kind = &resourcev1.Resource_Disk{Disk: &resourcev1.Disk{Spec: record.GetDisk().GetSpec(), Status: status}}
+		r.Kind = &resourcev1.Resource_Disk{Disk: &resourcev1.Disk{Status: status}}
 	})
 }

@@ -155,9 +155,15 @@ func (c *cluster) ReportStatus(_ context.Context, r *clusteraccessv1.ReportStatu
 		c.mu.Lock()
 		was := c.records[status.GetMeta().GetUid()]
 		c.mu.Unlock()
+		if status.GetDisk().GetSpec() != nil || status.GetDiskLease().GetSpec() != nil {
+			return nil, fault.New(fault.Invalid, "a report says what the status is, and not what is asked for")
+		}
 		now := &resourcev1.Resource{Meta: was.GetMeta(), Kind: status.GetKind()}
 		if d := now.GetDisk(); d != nil {
-			d.Placement = was.GetDisk().GetPlacement()
+			d.Spec, d.Placement = was.GetDisk().GetSpec(), was.GetDisk().GetPlacement()
+		}
+		if l := now.GetDiskLease(); l != nil {
+			l.Spec = was.GetDiskLease().GetSpec()
 		}
 		c.put(now)
 	}

@@ -258,4 +258,8 @@ func TestPeers_Roles(t *testing.T) {
 	if got := missing.roles(1000, []uint32{0}); len(got) != 0 {
 		t.Errorf("missing admin group has a member: %v", got)
 	}
+	missing.admins = "4242" // as if it had been made after the start
+	if got := missing.roles(1000, []uint32{5, 4242}); !slices.Equal(got, roles(operator)) {
+		t.Errorf("admin of a group that is new: %v", got)
+	}
 }

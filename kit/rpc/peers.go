@@ -25,7 +25,8 @@ import (
 // Peers knows which system users are which role.
 type Peers struct {
 	byUID      map[uint32][]optionsv1.Role
-	adminGroup *uint32
+	admins     string  // group by name or number
+	adminGroup *uint32 // nil as long as there is no such group
 }
 
 // localRoles pairs every process that has a user with its role.
@@ -65,7 +66,8 @@ func NewPeers(users config.Users) *Peers {
 			p.grantAll(own)
 		}
 	}
-	if gid, ok := groupID(users.AdminGroup); ok {
+	p.admins = users.AdminGroup
+	if gid, ok := groupID(p.admins); ok {
 		p.adminGroup = &gid
 	}
 	return p
@@ -90,11 +92,24 @@ func (p *Peers) grantAll(uid uint32) {
 // otherwise. None means a stranger.
 func (p *Peers) roles(uid uint32, groups []uint32) []optionsv1.Role {
 	roles := p.byUID[uid]
-	admin := p.adminGroup != nil && slices.Contains(groups, *p.adminGroup)
-	if admin && !slices.Contains(roles, optionsv1.Role_ROLE_OPERATOR) {
+	if p.isAdmin(groups, len(roles) == 0) && !slices.Contains(roles, optionsv1.Role_ROLE_OPERATOR) {
 		roles = append(slices.Clone(roles), optionsv1.Role_ROLE_OPERATOR)
 	}
 	return roles
+}
+
+// isAdmin says whether one of the groups is the admin group. One that was not
+// there at the start is looked up again for a stranger, so that making it needs no
+// restart; for a process of ours nothing is asked that could be slow.
+func (p *Peers) isAdmin(groups []uint32, stranger bool) bool {
+	if p.adminGroup != nil {
+		return slices.Contains(groups, *p.adminGroup)
+	}
+	if !stranger {
+		return false
+	}
+	gid, ok := groupID(p.admins)
+	return ok && slices.Contains(groups, gid)
 }
 
 func systemUser(name string) (uint32, bool) {

@@ -3,13 +3,10 @@ package command
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
-	"os/user"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 
@@ -118,7 +115,7 @@ func (a *app) asRoot(ctx context.Context, why string, fn func(context.Context, *
 	ctx, cancel := a.bounded(ctx, 0)
 	defer cancel()
 	return fn(ctx, &machine.Machine{
-		Paths: config.Paths{Root: root}, Source: filepath.Dir(exe), Out: a.out, Err: a.err, Home: a.home(),
+		Paths: config.Paths{Root: root}, Source: filepath.Dir(exe), Out: a.out, Err: a.err, Home: target.Caller(),
 	})
 }
 
@@ -140,26 +137,4 @@ func (a *app) viaSudo(why, root string) error {
 		argv = append(argv, "--root", root) // sudo clears the environment, and the last one counts
 	}
 	return fmt.Errorf("run sudo: %w", syscall.Exec(sudo, argv, os.Environ()))
-}
-
-// home is the person who called: the one behind sudo, or the one who runs this.
-// Nil means that there is no place for a context file.
-func (a *app) home() *target.Home {
-	if sudoUID := os.Getenv("SUDO_UID"); sudoUID != "" {
-		u, err := user.LookupId(sudoUID)
-		if err != nil {
-			return nil // no such user any more: nobody to keep a context for
-		}
-		uid, uidErr := strconv.Atoi(u.Uid)
-		gid, gidErr := strconv.Atoi(u.Gid)
-		if errors.Join(uidErr, gidErr) != nil {
-			return nil
-		}
-		return &target.Home{Dir: filepath.Join(u.HomeDir, ".config"), UID: uid, GID: gid}
-	}
-	dir, err := os.UserConfigDir()
-	if err != nil {
-		return nil // no HOME: nobody to keep a context for
-	}
-	return &target.Home{Dir: dir, UID: -1, GID: -1}
 }

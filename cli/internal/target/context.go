@@ -39,25 +39,14 @@ func (c *Context) Validate() []config.Problem {
 	return nil
 }
 
-// Home is a person for whom a context file is kept.
-type Home struct {
-	// Dir is the folder of configuration, such as ~/.config.
-	Dir string
-	// UID and GID own what is written; -1 leaves the owner alone.
-	UID, GID int
-}
-
-func (h Home) folder() string { return filepath.Join(h.Dir, "staddle") }
-func (h Home) file() string   { return filepath.Join(h.folder(), "config.yaml") }
-
-// ReadContext reads the caller's context file. It returns fault.NotFound if
-// there is none.
+// ReadContext reads the context file of the person who calls. It returns
+// fault.NotFound if there is none.
 func ReadContext() (*Context, error) {
-	dir, err := os.UserConfigDir()
-	if err != nil {
-		return nil, fault.New(fault.NotFound, "read context: %w", err)
+	home := Caller()
+	if home == nil {
+		return nil, fault.New(fault.NotFound, "read context: there is no home for one")
 	}
-	return Home{Dir: dir}.Read()
+	return home.Read()
 }
 
 // Read reads the context file of h.

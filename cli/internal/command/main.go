@@ -17,7 +17,6 @@ import (
 	"syscall"
 	"time"
 
-	"staddle.internal/kit/fault"
 	"staddle.internal/kit/run"
 
 	"staddle.internal/cli/internal/exit"
@@ -53,9 +52,6 @@ func Run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer
 	err := root.ExecuteContext(ctx)
 	if signal, ok := interrupted(ctx, err); ok {
 		return 128 + int(signal)
-	}
-	if fault.KindOf(err) == fault.Denied {
-		err = exit.Try(err, "the same as root (sudo), as a member of the group staddle-admin, or with an operator's certificate")
 	}
 	exit.Report(errOut, err)
 	return exit.Code(err)

@@ -59,7 +59,7 @@ func (s *Source) Now(ctx context.Context) (*supervisorv1.GetGraphResponse, error
 	g, err := supervisorv1.NewSupervisorServiceClient(conn).GetGraph(ctx, &supervisorv1.GetGraphRequest{})
 	err = errors.Join(err, conn.Close())
 	if err != nil {
-		return nil, fmt.Errorf("get graph: %w", err)
+		return nil, s.refused(Supervisor, fmt.Errorf("get graph: %w", err))
 	}
 	return g, nil
 }
@@ -105,7 +105,7 @@ func (s *Source) WatchSupervisor(ctx context.Context, show func(*supervisorv1.Ge
 			return fault.New(fault.Unavailable, "watch graph: the supervisor ended")
 		}
 		if err != nil {
-			return fmt.Errorf("watch graph: %w", err)
+			return s.refused(Supervisor, fmt.Errorf("watch graph: %w", err))
 		}
 		if err := show(&supervisorv1.GetGraphResponse{Components: msg.GetComponents()}); err != nil {
 			return err
@@ -154,9 +154,13 @@ func (s *Source) ask(ctx context.Context, c config.Component) (*supervisorv1.Com
 	case fault.Unavailable:
 		out.Reason = err.Error()
 	default:
-		return nil, fmt.Errorf("ask %s: %w", c.Name, err)
+		return nil, s.refused(c.Name, fmt.Errorf("ask %s: %w", c.Name, err))
 	}
 	return out, nil
+}
+
+func (s *Source) refused(process string, err error) error {
+	return target.Refused(process, s.paths.Socket(process), err)
 }
 
 var stateOf = map[processv1.ProcessState]supervisorv1.ComponentState{

@@ -50,8 +50,7 @@ func unreachable(process, path string, err error) error {
 	}
 	switch {
 	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM):
-		return exit.Try(fault.New(fault.Denied, "reach %s at %s: %w", process, path, cause),
-			"run it with sudo, or join the group staddle-admin")
+		return Refused(process, path, fault.New(fault.Denied, "%w", cause))
 	case errors.Is(err, syscall.ENOENT):
 		return exit.Try(fault.New(fault.Unavailable, "reach %s at %s: there is no such socket", process, path),
 			"staddle up, or name the right place with --root or --node-socket")

@@ -31,13 +31,19 @@ type Node struct {
 	images sandboxhostv1.ImageServiceClient
 }
 
-// Node connects to the node's sandboxhost.
+// Node connects to the node's sandboxhost. A caller whom it refuses is told so
+// before anything is done: fault.Denied.
 func (s *Settings) Node(ctx context.Context) (*Node, error) {
 	conn, err := Socket(ctx, "sandboxhost", s.NodeSocket)
 	if err != nil {
 		return nil, err
 	}
-	return &Node{conn, sandboxhostv1.NewSandboxHostServiceClient(conn), sandboxhostv1.NewImageServiceClient(conn)}, nil
+	n := &Node{conn, sandboxhostv1.NewSandboxHostServiceClient(conn), sandboxhostv1.NewImageServiceClient(conn)}
+	_, err = n.host.ListSandboxes(ctx, &sandboxhostv1.ListSandboxesRequest{PageSize: 1})
+	if fault.KindOf(err) == fault.Denied {
+		return nil, errors.Join(Refused("sandboxhost", s.NodeSocket, err), conn.Close())
+	}
+	return n, nil // whatever else is wrong is said by the first thing that is asked for
 }
 
 // Close ends the connection.

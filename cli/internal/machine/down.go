@@ -33,6 +33,7 @@ func (m *Machine) Down(ctx context.Context) error {
 	for _, path := range []string{m.binary("staddle-node"), m.Paths.NodeFile()} {
 		if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
 			m.say("nothing to take down: there is no %s", path)
+			m.sayOther()
 			return nil
 		} else if err != nil {
 			return fmt.Errorf("tear down: %w", err)
@@ -46,6 +47,16 @@ func (m *Machine) Down(ctx context.Context) error {
 	}
 	m.say("nothing of it runs; data stays in %s", m.Paths.Var(""))
 	return nil
+}
+
+// sayOther names the installation that the person's other commands are about.
+func (m *Machine) sayOther() {
+	if m.Home == nil {
+		return
+	}
+	if c, err := m.Home.Read(); err == nil && c.Root != m.Paths.Root {
+		m.say("your other commands are about another installation; for that one: staddle --root %q down", c.Root)
+	}
 }
 
 // teardown ends the sandboxes and removes what they have in the kernel. What the
@@ -88,7 +99,11 @@ func (m *Machine) runningSandboxes(ctx context.Context) []string {
 
 // Leftovers lists what Purge removes.
 func (m *Machine) Leftovers() []string {
-	return []string{m.Bin(), m.Paths.Etc(), m.Paths.Var(""), m.Paths.Run()}
+	all := []string{m.Bin(), m.Paths.Etc(), m.Paths.Var(""), m.Paths.Run()}
+	if m.Paths.Root == "" && linked(systemCommand, m.binary("staddle")) {
+		all = append(all, systemCommand)
+	}
+	return all
 }
 
 // Purge removes the installation's files. Anything still mounted below them is a

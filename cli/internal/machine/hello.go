@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
@@ -64,8 +65,22 @@ func (m *Machine) firstSandbox(ctx context.Context, cluster *target.Cluster) (er
 	if err := m.showLogs(ctx, host, s.UID); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(m.Out, "\nNext:\n  staddle ps\n  staddle logs -f %s\n  staddle status\n", helloName)
+	_, err = fmt.Fprint(m.Out, m.next())
 	return err
+}
+
+// next are commands to go on with, as this person can give them: sockets of this
+// machine are open to root, and to others only by a group.
+func (m *Machine) next() string {
+	command, sudo := m.binary("staddle"), ""
+	if m.Paths.Root == "" && linked(systemCommand, command) {
+		command = "staddle"
+	}
+	if m.Home != nil && m.Home.UID > 0 {
+		sudo = "sudo "
+	}
+	command = strings.Join(append([]string{command}, m.rooted()...), " ")
+	return fmt.Sprintf("\nNext:\n  %s ps\n  %s%s logs -f %s\n  %s%s status\n", command, sudo, command, helloName, sudo, command)
 }
 
 // ensureImage imports the archive unless the image is there. Without an archive

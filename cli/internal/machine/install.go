@@ -18,6 +18,7 @@ import (
 const firstUser = 64100
 
 // Install copies the binaries that differ, each atomically, and reports which.
+// Without a root the command becomes one that a shell finds.
 func (m *Machine) Install() (replaced []string, err error) {
 	if err := os.MkdirAll(m.Bin(), 0o755); err != nil {
 		return nil, fmt.Errorf("install: %w", err)
@@ -36,7 +37,28 @@ func (m *Machine) Install() (replaced []string, err error) {
 		}
 		replaced = append(replaced, name)
 	}
+	if m.Paths.Root == "" {
+		return replaced, link(systemCommand, m.binary("staddle"))
+	}
 	return replaced, nil
+}
+
+// link makes a command of the program, unless something else has that name.
+func link(at, program string) error {
+	err := os.MkdirAll(filepath.Dir(at), 0o755)
+	if err == nil {
+		err = os.Symlink(program, at)
+	}
+	if err != nil && !errors.Is(err, os.ErrExist) {
+		return fmt.Errorf("install command: %w", err)
+	}
+	return nil
+}
+
+// linked reports whether the command is a link to the program.
+func linked(at, program string) bool {
+	to, err := os.Readlink(at)
+	return err == nil && to == program
 }
 
 func sameContent(a, b string) (bool, error) {

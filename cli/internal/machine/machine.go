@@ -27,8 +27,11 @@ import (
 // supervisorName is the process that starts the others.
 const supervisorName = "supervisor"
 
-// systemBin is where binaries are installed without a root.
-const systemBin = "/usr/local/lib/staddle"
+// Where binaries are installed without a root, and where a shell finds the command.
+const (
+	systemBin     = "/usr/local/lib/staddle"
+	systemCommand = "/usr/local/bin/staddle"
+)
 
 // binaries are what an installation consists of, as they lie beside the
 // executable of the command line.

@@ -14,6 +14,8 @@ import (
 	supervisorv1 "staddle.internal/proto/gen/staddle/supervisor/v1"
 
 	"staddle.internal/kit/config"
+
+	"staddle.internal/cli/internal/target"
 )
 
 // goodHost has everything, in the layout of one cgroup tree.
@@ -125,6 +127,38 @@ func TestInstall_ReplacesOnlyWhatDiffers(t *testing.T) {
 	m.Source = m.Bin() // run from where it was installed
 	if got, err := m.Install(); err != nil || got != nil {
 		t.Errorf("from its own folder it replaced %v, %v", got, err)
+	}
+}
+
+func TestLink_LeavesWhatIsNotOurs(t *testing.T) {
+	dir := t.TempDir()
+	at := filepath.Join(dir, "bin", "staddle")
+	for range 2 {
+		if err := link(at, "/lib/staddle"); err != nil || !linked(at, "/lib/staddle") {
+			t.Fatalf("no link: %v", err)
+		}
+	}
+	other := filepath.Join(dir, "other")
+	if err := os.WriteFile(other, []byte("theirs"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := link(other, "/lib/staddle"); err != nil || linked(other, "/lib/staddle") || linked(at, "/elsewhere") {
+		t.Errorf("a file or link of somebody else counts as ours: %v", err)
+	}
+	if text, err := os.ReadFile(other); err != nil || string(text) != "theirs" {
+		t.Errorf("the file is %q, %v", text, err)
+	}
+}
+
+func TestNext_NamesCommandsThatThePersonCanGive(t *testing.T) {
+	m := &Machine{Paths: config.Paths{Root: "/r"}, Home: &target.Home{UID: 1001}}
+	want := "\nNext:\n  /r/bin/staddle --root /r ps\n  sudo /r/bin/staddle --root /r logs -f hello\n  sudo /r/bin/staddle --root /r status\n"
+	if got := m.next(); got != want {
+		t.Errorf("behind sudo:\n%s\nwant\n%s", got, want)
+	}
+	m.Home.UID = -1
+	if got := m.next(); strings.Contains(got, "sudo") {
+		t.Errorf("for root: %s", got)
 	}
 }
 

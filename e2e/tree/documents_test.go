@@ -84,7 +84,9 @@ func TestFiles_NameNoDevelopersMachine(t *testing.T) {
 			continue
 		}
 		for line := range strings.Lines(r.read(t, file)) {
-			if m := developerPath.FindString(line); m != "" {
+			m := developerPath.FindString(line)
+			example := strings.HasSuffix(file, "_test.go") && strings.Contains(m, "/home/") // tests make up users
+			if m != "" && !example {
 				t.Errorf("%s names %q, which is on one machine only", file, strings.TrimSpace(m))
 			}
 		}

@@ -177,9 +177,9 @@ func (n *Network) sweep(want found) error {
 	for uid := range want {
 		named[hostInterface(uid)] = true
 	}
-	links, err := netlink.LinkList()
+	links, err := listLinks()
 	if err != nil {
-		return fmt.Errorf("list interfaces: %w", err)
+		return err
 	}
 	n.mu.Lock()
 	bridge := n.bridge
@@ -195,6 +195,23 @@ func (n *Network) sweep(want found) error {
 		n.log.Warn("interface of no sandbox removed", logging.Component(a.Name))
 	}
 	return nil
+}
+
+// maxLists bounds how often a list of interfaces is asked for.
+const maxLists = 20
+
+// listLinks lists all interfaces. While others come and go the kernel says that a
+// list is not whole, and is asked again.
+func listLinks() (links []netlink.Link, err error) {
+	for range maxLists {
+		if links, err = netlink.LinkList(); !errors.Is(err, netlink.ErrDumpInterrupted) {
+			break
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list interfaces: %w", err)
+	}
+	return links, nil
 }
 
 func ipNet(addr netip.Addr, bits int) *net.IPNet {

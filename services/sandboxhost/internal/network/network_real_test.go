@@ -242,3 +242,18 @@ func mustLink(t *testing.T, name string) netlink.Link {
 	}
 	return l
 }
+
+// A node is taken down by a process that knows of no sandbox: their interfaces go
+// with the bridge, also while their namespaces still end.
+func TestNetwork_TeardownTakesInterfaces(t *testing.T) {
+	n := newNode(t, "10.202.5.0/24")
+	uid, _ := n.attach(t)
+	if err := New(n.cfg, Deps{Log: slog.New(slog.NewTextHandler(t.Output(), nil))}).Teardown(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{hostInterface(uid), n.cfg.Bridge} {
+		if link, err := netlink.LinkByName(name); !isGone(err) {
+			t.Errorf("interface %s is left: %v, %v", name, link, err)
+		}
+	}
+}

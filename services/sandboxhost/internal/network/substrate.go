@@ -55,6 +55,11 @@ func (n *Network) Teardown(ctx context.Context) error {
 	case findErr != nil:
 		return errors.Join(err, fmt.Errorf("find bridge %s: %w", n.cfg.Bridge, findErr))
 	}
+	// Those of sandboxes whose namespaces are gone would go by themselves, later.
+	n.mu.Lock()
+	n.bridge = bridge.Attrs().Index
+	n.mu.Unlock()
+	err = errors.Join(err, n.sweep(nil))
 	if delErr := netlink.LinkDel(bridge); delErr != nil && !isGone(delErr) {
 		err = errors.Join(err, fmt.Errorf("remove bridge %s: %w", n.cfg.Bridge, delErr))
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"staddle.internal/kit/boottime"
@@ -27,6 +28,8 @@ import (
 const (
 	defaultPage = 100
 	maxPage     = 1000
+	// maxPageBytes keeps a page well below the 4 MiB of one message.
+	maxPageBytes = 2 << 20
 )
 
 // coordinator answers what the mirror cannot.
@@ -100,12 +103,26 @@ func (s *Server) ListResources(_ context.Context, req *clusteraccessv1.ListResou
 		size = defaultPage
 	}
 	records, more, state := s.deps.Mirror.List(req.GetKind(), string(after), min(size, maxPage))
+	if n := fit(records); n < len(records) {
+		records, more = records[:n], true
+	}
 	resp := &clusteraccessv1.ListResourcesResponse{Resources: records, Mirror: state}
 	if more {
 		last := records[len(records)-1].GetMeta().GetName()
 		resp.NextPageToken = base64.RawURLEncoding.EncodeToString([]byte(last))
 	}
 	return resp, nil
+}
+
+// fit is how many of some records go into a page: one at least.
+func fit(records []*resourcev1.Resource) int {
+	bytes := 0
+	for i, r := range records {
+		if bytes += proto.Size(r); bytes > maxPageBytes && i > 0 {
+			return i
+		}
+	}
+	return len(records)
 }
 
 // WatchResources streams the mirror.

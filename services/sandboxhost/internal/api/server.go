@@ -13,6 +13,7 @@ import (
 	"slices"
 
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 
 	"staddle.internal/kit/fault"
 	"staddle.internal/kit/id"
@@ -27,6 +28,8 @@ import (
 const (
 	defaultPage = 100
 	largestPage = 1000
+	// maxPageBytes keeps a page well below the 4 MiB of one message.
+	maxPageBytes = 2 << 20
 )
 
 // Host is what the door opens to; a *host.Host.
@@ -135,14 +138,15 @@ func (s *Server) ListSandboxes(
 	if size <= 0 {
 		size = defaultPage
 	}
-	res := &sandboxhostv1.ListSandboxesResponse{}
+	res, bytes := &sandboxhostv1.ListSandboxesResponse{}, 0
 	for _, uid := range slices.Sorted(maps.Keys(states)) {
 		state := states[uid]
 		if string(uid) <= after || req.GetManager() != "" && state.GetManager() != req.GetManager() {
 			continue
 		}
-		if len(res.GetSandboxes()) == size {
-			res.NextPageToken = res.GetSandboxes()[size-1].GetUid()
+		bytes += proto.Size(state)
+		if n := len(res.GetSandboxes()); n == size || n > 0 && bytes > maxPageBytes {
+			res.NextPageToken = res.GetSandboxes()[n-1].GetUid()
 			break
 		}
 		res.Sandboxes = append(res.Sandboxes, state)

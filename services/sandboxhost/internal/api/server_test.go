@@ -9,6 +9,7 @@ import (
 	"net"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -82,7 +83,7 @@ func inBubble(t *testing.T, source fakeLogs, f func(d *door)) {
 	})
 }
 
-func serve(t *testing.T, h *host.Host, source fakeLogs) (*grpc.Server, *grpc.ClientConn) {
+func serve(t *testing.T, h api.Host, source fakeLogs) (*grpc.Server, *grpc.ClientConn) {
 	t.Helper()
 	server := grpc.NewServer(
 		grpc.ChainUnaryInterceptor(fault.UnaryServer, func(
@@ -215,6 +216,11 @@ func TestServer_EnsureRules(t *testing.T) {
 		{"other spec", "", known(func(r *sandboxhostv1.EnsureSandboxRequest) { r.Spec.Hostname = "x" }), fault.Conflict, "SPEC_CHANGED"},
 		{"other name", "", known(func(r *sandboxhostv1.EnsureSandboxRequest) { r.Name, r.Generation = "x", 6 }), fault.Conflict, "SPEC_CHANGED"},
 		{"name taken", "", known(func(r *sandboxhostv1.EnsureSandboxRequest) { r.Uid = string(id.NewSandbox()) }), fault.Conflict, "NAME_TAKEN"},
+		{"too large", "", func(*door) *sandboxhostv1.EnsureSandboxRequest {
+			r := request("web")
+			r.Spec.Containers[0].Args = []string{strings.Repeat("x", 128<<10), strings.Repeat("x", 128<<10)}
+			return r
+		}, fault.Invalid, ""},
 		{"host network", "", func(*door) *sandboxhostv1.EnsureSandboxRequest {
 			r := request("web")
 			r.Spec.Network = resourcev1.NetworkMode_NETWORK_MODE_HOST
@@ -302,6 +308,47 @@ func TestServer_List(t *testing.T) {
 			t.Errorf("foreign page token: got %v, want Invalid", err)
 		}
 	})
+}
+
+// crowd is a host that has what it is given.
+type crowd struct {
+	api.Host
+	states map[id.Sandbox]*sandboxhostv1.SandboxState
+}
+
+func (c crowd) List() (map[id.Sandbox]*sandboxhostv1.SandboxState, error) { return c.states, nil }
+
+// A page that holds large specs is shorter, and never too large for a message.
+func TestServer_ListsLargeSpecs(t *testing.T) {
+	large := request("web").GetSpec()
+	large.GetContainers()[0].Args = []string{strings.Repeat("x", 100<<10), strings.Repeat("y", 100<<10)}
+	all := crowd{states: map[id.Sandbox]*sandboxhostv1.SandboxState{}}
+	for range 50 {
+		uid := id.NewSandbox()
+		all.states[uid] = &sandboxhostv1.SandboxState{Uid: string(uid), Spec: large}
+	}
+	server, conn := serve(t, all, nil)
+	defer server.Stop()
+	client := sandboxhostv1.NewSandboxHostServiceClient(conn)
+	got := map[string]bool{}
+	for token := ""; ; {
+		res, err := client.ListSandboxes(t.Context(), &sandboxhostv1.ListSandboxesRequest{PageToken: token})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range res.GetSandboxes() {
+			got[s.GetUid()] = true
+		}
+		if token = res.GetNextPageToken(); token == "" {
+			break
+		}
+	}
+	if len(got) != 50 {
+		t.Errorf("got %d different sandboxes, want 50", len(got))
+	}
+	if err := conn.Close(); err != nil {
+		t.Error(err)
+	}
 }
 
 // fakeLogs has what each attempt wrote; with follow a read ends at once, as it

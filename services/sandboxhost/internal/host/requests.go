@@ -5,6 +5,8 @@ import (
 	"slices"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"staddle.internal/kit/fault"
 	"staddle.internal/kit/id"
 	"staddle.internal/services/sandboxhost/internal/engine"
@@ -74,10 +76,17 @@ func (h *Host) List() (map[id.Sandbox]*sandboxhostv1.SandboxState, error) {
 	return h.hub.Snapshot(), nil
 }
 
-// allowed checks what the node's configuration says about a wish.
+// maxSpec bounds a spec as the coordinator does: it is kept with every container, and
+// has to fit into the messages that show it.
+const maxSpec = 256 << 10
+
+// allowed checks what the node's configuration says about a wish, and how large it is.
 func (h *Host) allowed(wish *sandboxhostv1.Wish) error {
 	onHost := hostNetwork(&sandboxhostv1.SandboxRecord{Wish: wish})
 	switch {
+	case proto.Size(wish.GetSpec()) > maxSpec:
+		return fault.New(fault.Invalid, "sandbox %s: its spec has %d bytes, at most %d are taken",
+			wish.GetUid(), proto.Size(wish.GetSpec()), maxSpec)
 	case wish.GetManager() == ManagerLocal && mountsDisks(wish):
 		return fault.WithReason(fault.New(fault.Invalid,
 			"sandbox %s: mounts a disk, which only the cluster can grant; create it at the coordinator", wish.GetUid()),

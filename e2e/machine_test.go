@@ -79,6 +79,9 @@ func TestMachine_SandboxThroughTheCluster(t *testing.T) {
 		b.Kill(name)
 		same("kill of " + name)
 	}
+	b.KillSupervisor(supervisor)
+	supervisor = b.Start()
+	same("kill of the supervisor")
 	b.KillRunner(supervisor, true)
 	b.Start()
 	same("kill of everything")

@@ -109,6 +109,22 @@ func (b *Bed) Shims() []int {
 	return pids
 }
 
+// KillSupervisor ends the supervisor alone by SIGKILL and waits until all that it
+// started has ended by itself; shims and workloads stay.
+func (b *Bed) KillSupervisor(supervisor *os.Process) {
+	b.t.Helper()
+	b.must(supervisor.Kill())
+	Eventually(b.t, 20*time.Second, "the children of a killed supervisor ended", func(context.Context) (bool, string) {
+		var left []string
+		for pid, name := range b.Processes() {
+			if name != "containerd-shim-runc-v2" && name != "runc" {
+				left = append(left, fmt.Sprintf("%s %d", name, pid))
+			}
+		}
+		return len(left) == 0, strings.Join(left, ", ")
+	})
+}
+
 // KillRunner ends every process of ours by SIGKILL, the supervisor first;
 // containerd too if asked. Shims and workloads stay.
 func (b *Bed) KillRunner(supervisor *os.Process, containerd bool) {

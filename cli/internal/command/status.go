@@ -50,10 +50,14 @@ func (a *app) status(ctx context.Context, watch bool) error {
 	if err := a.printGraph(g); err != nil {
 		return err
 	}
-	if !graph.Ready(g) {
+	switch {
+	case graph.Ready(g):
+		return nil
+	case graph.Stopped(g):
+		return exit.Try(errors.New("nothing of it runs"), "staddle up")
+	default:
 		return exit.WithCode(exit.Failed)
 	}
-	return nil
 }
 
 var graphColumns = []string{"PROCESS", "STATE", "FOR", "PID", "STARTS", "NEEDS", "REASON"}
@@ -91,8 +95,14 @@ func graphTable(now time.Time, g *supervisorv1.GetGraphResponse) string {
 // watchStatus prints the graph and then a line per change; on a terminal the
 // graph is drawn anew in its place.
 func (a *app) watchStatus(ctx context.Context, from *graph.Source) error {
-	view := graph.NewView(a.out, a.format == output.Table && output.Terminal(a.out))
-	err := from.Watch(ctx, func(g *supervisorv1.GetGraphResponse) error {
+	live := a.format == output.Table && output.Terminal(a.out)
+	view, watch := graph.NewView(a.out, live), from.Watch
+	if live {
+		watch = func(ctx context.Context, show func(*supervisorv1.GetGraphResponse) error) error {
+			return graph.Ticking(ctx, from.Watch, show)
+		}
+	}
+	err := watch(ctx, func(g *supervisorv1.GetGraphResponse) error {
 		if a.format != output.Table {
 			return a.printGraph(g)
 		}

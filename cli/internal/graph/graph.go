@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -115,9 +116,12 @@ func (s *Source) WatchSupervisor(ctx context.Context, show func(*supervisorv1.Ge
 
 // askAll puts the graph together from the processes themselves.
 func (s *Source) askAll(ctx context.Context) (*supervisorv1.GetGraphResponse, error) {
+	if _, err := os.Stat(s.paths.NodeFile()); errors.Is(err, os.ErrNotExist) {
+		return nil, exit.Try(fault.New(fault.NotFound, "ask for status: there is no installation: %s does not exist", s.paths.NodeFile()), "staddle up")
+	}
 	node, err := config.LoadNode(s.paths.NodeFile())
 	if err != nil {
-		return nil, exit.Try(err, "staddle up")
+		return nil, err
 	}
 	g := &supervisorv1.GetGraphResponse{}
 	for _, c := range node.Graph() {
@@ -139,6 +143,9 @@ func (s *Source) ask(ctx context.Context, c config.Component) (*supervisorv1.Com
 	out := &supervisorv1.Component{
 		Name: c.Name, Needs: without(c.Needs, config.ContainerdName), OrderOnly: c.OrderOnly,
 		State: supervisorv1.ComponentState_COMPONENT_STATE_STOPPED,
+	}
+	if _, err := os.Lstat(s.paths.Socket(c.Name)); errors.Is(err, os.ErrNotExist) {
+		return out, nil // it has no socket: stopped says it all
 	}
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -192,6 +199,16 @@ func Ready(g *supervisorv1.GetGraphResponse) bool {
 		}
 	}
 	return len(g.GetComponents()) > 0
+}
+
+// Stopped reports whether nothing runs at all.
+func Stopped(g *supervisorv1.GetGraphResponse) bool {
+	for _, c := range g.GetComponents() {
+		if c.GetState() != supervisorv1.ComponentState_COMPONENT_STATE_STOPPED || c.GetReason() != "" {
+			return false
+		}
+	}
+	return true
 }
 
 // Same reports whether two components differ in nothing that is shown.

@@ -5,6 +5,7 @@ import (
 	"io"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	supervisorv1 "staddle.internal/proto/gen/staddle/supervisor/v1"
 
@@ -80,14 +81,17 @@ func Short(now time.Time, g *supervisorv1.GetGraphResponse) string {
 // View shows a graph that changes: in place on a terminal, and elsewhere as the
 // first whole and then a line per component that changed.
 type View struct {
-	w     io.Writer
-	live  bool
-	lines int // drawn by the last frame
-	last  map[string]*supervisorv1.Component
+	w    io.Writer
+	live bool
+	size func() (columns, rows int) // of the terminal
+	rows int                        // taken by the last frame
+	last map[string]*supervisorv1.Component
 }
 
 // NewView shows on w; live draws each state in the place of the one before.
-func NewView(w io.Writer, live bool) *View { return &View{w: w, live: live} }
+func NewView(w io.Writer, live bool) *View {
+	return &View{w: w, live: live, size: func() (int, int) { return output.Size(w) }}
+}
 
 // Show shows the next state; whole is its full table.
 func (v *View) Show(g *supervisorv1.GetGraphResponse, whole func() string) error {
@@ -131,10 +135,36 @@ func (v *View) changes(g *supervisorv1.GetGraphResponse) []*supervisorv1.Compone
 
 func (v *View) redraw(text string) error {
 	up := ""
-	if v.lines > 0 {
-		up = fmt.Sprintf("\033[%dA\033[J", v.lines)
+	if v.rows > 0 {
+		up = fmt.Sprintf("\033[%dA\033[J", v.rows)
 	}
-	v.lines = strings.Count(text, "\n")
+	text, v.rows = fit(text, v.size)
 	_, err := io.WriteString(v.w, up+text)
 	return err
+}
+
+// fit makes a text one that can be drawn over, and says how many rows of the
+// terminal it takes: a long line takes several. What would scroll out of the
+// terminal cannot be drawn over; then lines are cut, and the last ones left out.
+func fit(text string, size func() (columns, rows int)) (string, int) {
+	columns, rows := size()
+	lines := strings.SplitAfter(text, "\n")
+	lines = lines[:len(lines)-1]
+	if columns < 2 || rows < 2 {
+		return text, len(lines)
+	}
+	taken := 0
+	for _, l := range lines {
+		taken += max(1, (utf8.RuneCountInString(l)-1+columns-1)/columns)
+	}
+	if taken < rows {
+		return text, taken
+	}
+	lines = lines[:min(len(lines), rows-1)]
+	for i, l := range lines {
+		if r := []rune(l); len(r)-1 > columns {
+			lines[i] = string(r[:columns]) + "\n"
+		}
+	}
+	return strings.Join(lines, ""), len(lines)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -71,6 +72,7 @@ func (m *Machine) bringUp(ctx context.Context, replaced []string) error {
 	if err != nil {
 		return err
 	}
+	replaced = slices.DeleteFunc(replaced, func(name string) bool { return name == "staddle" }) // it runs by itself
 	var own *started
 	switch {
 	case !running:
@@ -109,7 +111,7 @@ func (m *Machine) allReady(ctx context.Context, own *started) error {
 	rise := &rise{m: m, terminal: output.Terminal(m.Err), ready: map[string]bool{}}
 	source := graph.New(m.Paths)
 	for {
-		err := source.WatchSupervisor(ctx, rise.show)
+		err := graph.Ticking(ctx, source.WatchSupervisor, rise.show)
 		switch {
 		case errors.Is(err, errReady):
 			return nil

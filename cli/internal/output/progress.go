@@ -72,7 +72,7 @@ func (p *Progress) Done(text string) {
 
 func (p *Progress) draw(text string) {
 	text = shown(text)
-	if width := columns(p.w); width > 1 && len(text) >= width {
+	if width, _ := Size(p.w); width > 1 && len(text) >= width {
 		text = text[:width-1]
 	}
 	p.open = true
@@ -91,15 +91,15 @@ func bar(what string, done, total int64) string {
 	return fmt.Sprintf("%s  [%s%s] %s / %s", what, strings.Repeat("#", full), strings.Repeat(".", width-full), Bytes(done), Bytes(total))
 }
 
-// columns is the width of the terminal, or 0.
-func columns(w io.Writer) int {
+// Size is how many columns and rows the terminal has; both are 0 where w is none.
+func Size(w any) (columns, rows int) {
 	f, ok := w.(interface{ Fd() uintptr })
 	if !ok {
-		return 0
+		return 0, 0
 	}
 	size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
 	if err != nil {
-		return 0
+		return 0, 0
 	}
-	return int(size.Col)
+	return int(size.Col), int(size.Row)
 }

@@ -76,11 +76,12 @@ func (n *Node) register(s *state, ready bool) {
 }
 
 // report hands a status over. Its seq is kept before, so that none is used twice.
+// Where it cannot be kept, on a full disk, the cluster is told all the same: if a
+// restart then uses the seq again, the record shows that and the next one follows.
 func (n *Node) report(ctx context.Context, s *state, status *resourcev1.NodeStatus, now time.Time) {
 	if status != s.sent {
 		if err := s.notes.keepStatus(status); err != nil {
 			n.log.Warn("status not kept", logging.Err(err))
-			return // the next look tries again
 		}
 	}
 	s.sent, s.sentAt = status, now

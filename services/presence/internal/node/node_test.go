@@ -10,6 +10,7 @@ import (
 
 	"staddle.internal/kit/boottime"
 	"staddle.internal/kit/fault"
+	"staddle.internal/kit/journal"
 	"staddle.internal/kit/leash"
 	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
 
@@ -238,6 +239,25 @@ func TestNode_ReportsAgainWhatDidNotArrive(t *testing.T) {
 		w.after(resendAfter)
 		w.wantReady("the report arrived at last", false)
 	})
+}
+
+// A node whose disk is full says how it is.
+func TestNode_ReportsWhatItCannotKeep(t *testing.T) {
+	j, _, err := journal.Open(journal.Options{Path: filepath.Join(t.TempDir(), "presence.db"), Kind: "presence", Version: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := j.Close(); err != nil { // whatever is to be written fails
+		t.Fatal(err)
+	}
+	cluster := newFakeCluster()
+	cluster.showLocked(&resourcev1.Node{})
+	n := New(Config{Name: "node1"}, Deps{Cluster: cluster, Log: slog.New(slog.DiscardHandler)})
+	s := &state{notes: &notes{journal: j}}
+	n.report(t.Context(), s, &resourcev1.NodeStatus{Seq: 4}, time.Now())
+	if status, _, _, _ := cluster.look(); status.GetSeq() != 4 || s.sent.GetSeq() != 4 {
+		t.Errorf("the record has seq %d, sent is %d, want 4", status.GetSeq(), s.sent.GetSeq())
+	}
 }
 
 func TestNode_ADeniedNodeHasNoSession(t *testing.T) {

@@ -162,7 +162,6 @@ func (k *keeper) forget(manager string) error {
 func (k *keeper) leave(tomb *sandboxhostv1.Tombstone) {
 	k.ended = true
 	k.host.drop(k, tomb)
-	k.host.hub.Delete(k.uid, stateOf(k.rec))
 }
 
 // busy is the answer to a letter that does not fit into the mailbox.

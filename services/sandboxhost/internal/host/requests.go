@@ -161,7 +161,8 @@ func (h *Host) freeName(k *keeper) {
 	}
 }
 
-// drop takes a keeper that ends out of the map, and leaves its tombstone there.
+// drop takes a keeper that ends, and what was shown of it, out of the maps at once, and
+// leaves its tombstone there: who comes next under the same uid is not mistaken for it.
 func (h *Host) drop(k *keeper, tomb *sandboxhostv1.Tombstone) {
 	h.freeName(k)
 	h.mu.Lock()
@@ -169,5 +170,8 @@ func (h *Host) drop(k *keeper, tomb *sandboxhostv1.Tombstone) {
 	delete(h.keepers, k.uid)
 	if tomb != nil {
 		h.tombs[k.uid] = tomb
+	}
+	if k.rec != nil {
+		h.hub.Delete(k.uid, stateOf(k.rec))
 	}
 }

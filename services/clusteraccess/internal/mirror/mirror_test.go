@@ -101,6 +101,10 @@ func TestReader_TellsTheWholeThenChanges(t *testing.T) {
 			m.Replace([]*resourcev1.Resource{rec("d", 21)}, 21, "one")
 			m.Replace([]*resourcev1.Resource{rec("e", 22)}, 22, "one")
 		}, "start +e live=true@22", "start live=true@22"},
+		{"a deletion that a history which was put back does not have", func() {
+			m.Apply([]Change{{Record: a, Deleted: true}}, 23)
+			m.Replace([]*resourcev1.Resource{a}, 9, "two")
+		}, "start +a live=true@9", "start live=true@9"},
 	} {
 		step.do()
 		if got := drain(t, r); got != step.want {

@@ -110,11 +110,12 @@ func sameButRevision(a, b *clusteraccessv1.MirrorState) bool {
 }
 
 // restartLocked makes the reader begin anew with all records. Deletions that it
-// has not learnt of come first: they are never left out.
+// has not learnt of come first: they are never left out, but of a record that is
+// there again, in a history that was put back.
 func (r *Reader) restartLocked() {
 	kept := r.order[:0]
 	for _, uid := range r.order {
-		if uid != snapshotStart && r.owed[uid] != nil {
+		if uid != snapshotStart && r.owed[uid] != nil && r.mirror.records[uid] == nil {
 			kept = append(kept, uid)
 			continue
 		}

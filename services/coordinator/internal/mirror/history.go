@@ -73,4 +73,11 @@ func (h *history) after(revision uint64) uint64 {
 	return h.first + uint64(i)
 }
 
-func size(e Event) int { return proto.Size(e.Record) + 128 }
+// size is what an event keeps in memory: its record, or the last state of one that is
+// gone.
+func size(e Event) int {
+	if e.Record == nil {
+		return proto.Size(e.Before) + 128
+	}
+	return proto.Size(e.Record) + 128
+}

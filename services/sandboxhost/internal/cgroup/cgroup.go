@@ -251,6 +251,22 @@ func (t *Tree) Clear(group string) error {
 
 // kill ends what runs below a group.
 func (t *Tree) kill(group string) error {
+	pids, err := t.Processes(group)
+	if err != nil {
+		return err
+	}
+	for _, pid := range pids {
+		if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+			return fmt.Errorf("end processes of control group %s: %w", group, err)
+		}
+	}
+	return nil
+}
+
+// Processes lists what runs in a group and below it, in any hierarchy, each
+// process once. A group that is not there has none.
+func (t *Tree) Processes(group string) ([]int, error) {
+	var pids []int
 	for _, h := range t.hierarchies {
 		err := filepath.WalkDir(h.path(group), func(path string, e fs.DirEntry, err error) error {
 			if errors.Is(err, fs.ErrNotExist) {
@@ -259,33 +275,35 @@ func (t *Tree) kill(group string) error {
 			if err != nil || !e.IsDir() {
 				return err
 			}
-			return killIn(path)
+			found, err := processesIn(path)
+			pids = append(pids, found...)
+			return err
 		})
 		if err != nil {
-			return fmt.Errorf("end processes of control group %s: %w", group, err)
+			return nil, fmt.Errorf("list processes of control group %s: %w", group, err)
 		}
 	}
-	return nil
+	slices.Sort(pids)
+	return slices.Compact(pids), nil
 }
 
-func killIn(dir string) error {
+func processesIn(dir string) ([]int, error) {
 	raw, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) {
-		return nil
+		return nil, nil // the group went away meanwhile
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
+	var pids []int
 	for text := range strings.FieldsSeq(string(raw)) {
 		pid, err := strconv.Atoi(text)
 		if err != nil || pid <= 0 {
 			continue // 0 is a process of another pid namespace
 		}
-		if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
-			return err
-		}
+		pids = append(pids, pid)
 	}
-	return nil
+	return pids, nil
 }
 
 // Remove removes a group with all below it, in every hierarchy. One that holds
@@ -299,6 +317,18 @@ func (t *Tree) Remove(group string) error {
 	}
 	if len(errs) > 0 {
 		return fault.New(fault.Unavailable, "remove control group %s: %w", group, errors.Join(errs...))
+	}
+	return nil
+}
+
+// RemoveEmpty removes a group that is not in use, and leaves one that is, in every
+// hierarchy.
+func (t *Tree) RemoveEmpty(group string) error {
+	for _, h := range t.hierarchies {
+		err := unix.Rmdir(h.path(group))
+		if err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.EBUSY) {
+			return fmt.Errorf("remove control group %s: %w", group, err)
+		}
 	}
 	return nil
 }

@@ -1,19 +1,15 @@
 package teardown
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 )
 
@@ -66,83 +62,6 @@ func (h handles) wait(ctx context.Context, limit time.Duration) bool {
 		}
 	}
 	return true
-}
-
-// hierarchies are the roots of all mounted cgroup hierarchies.
-func hierarchies() ([]string, error) {
-	infos, err := mountinfo.GetMounts(func(i *mountinfo.Info) (skip, stop bool) {
-		return i.FSType != "cgroup" && i.FSType != "cgroup2", false
-	})
-	if err != nil {
-		return nil, fmt.Errorf("list cgroup hierarchies: %w", err)
-	}
-	var roots []string
-	for _, i := range infos {
-		roots = append(roots, i.Mountpoint)
-	}
-	return roots, nil
-}
-
-// foldersBelow lists a folder and all below it, parents first.
-func foldersBelow(top string) ([]string, error) {
-	var dirs []string
-	err := filepath.WalkDir(top, func(path string, e fs.DirEntry, err error) error {
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		if e.IsDir() {
-			dirs = append(dirs, path)
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("list cgroups: %w", err)
-	}
-	return dirs, nil
-}
-
-// removeTree removes a cgroup and all below it, children first.
-func removeTree(top string) error {
-	dirs, err := foldersBelow(top)
-	if err != nil {
-		return err
-	}
-	var errs []error
-	for _, dir := range slices.Backward(dirs) {
-		if err := unix.Rmdir(dir); err != nil && !errors.Is(err, unix.ENOENT) {
-			errs = append(errs, fmt.Errorf("remove cgroup %s: %w", dir, err))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// processesBelow lists the processes in a cgroup and all below it.
-func processesBelow(top string) ([]int, error) {
-	dirs, err := foldersBelow(top)
-	if err != nil {
-		return nil, err
-	}
-	var pids []int
-	for _, dir := range dirs {
-		raw, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
-		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) {
-			continue // the cgroup went away meanwhile
-		}
-		if err != nil {
-			return nil, fmt.Errorf("list processes of cgroup %s: %w", dir, err)
-		}
-		for field := range bytes.FieldsSeq(raw) {
-			pid, err := strconv.Atoi(string(field))
-			if err != nil {
-				return nil, fmt.Errorf("list processes of cgroup %s: %w", dir, err)
-			}
-			pids = append(pids, pid)
-		}
-	}
-	return pids, nil
 }
 
 // isShim says whether a process is a shim, of any node.

@@ -28,6 +28,7 @@ import (
 	"staddle.internal/kit/config"
 	"staddle.internal/kit/fault"
 	"staddle.internal/kit/logging"
+	"staddle.internal/services/sandboxhost/internal/cgroup"
 	"staddle.internal/services/sandboxhost/internal/network"
 )
 
@@ -48,7 +49,11 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	if err := refuseWhileServed(cfg.Paths); err != nil {
 		return err
 	}
-	d := down{cfg: cfg, log: log}
+	groups, err := cgroup.Open()
+	if err != nil {
+		return err
+	}
+	d := down{cfg: cfg, log: log, groups: groups}
 	return errors.Join(
 		d.endWorkloads(ctx),
 		d.endShims(ctx),
@@ -60,8 +65,9 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 }
 
 type down struct {
-	cfg Config
-	log *slog.Logger
+	cfg    Config
+	log    *slog.Logger
+	groups *cgroup.Tree
 }
 
 // refuseWhileServed keeps it from taking the floor away under a running node.
@@ -109,20 +115,8 @@ func (d down) endWorkloads(ctx context.Context) error {
 
 // workloads are the processes in the cgroups of sandboxes, without shims.
 func (d down) workloads() ([]int, error) {
-	tops, err := d.cgroups()
-	if err != nil {
-		return nil, err
-	}
-	var pids []int
-	for _, top := range tops {
-		found, err := processesBelow(top)
-		if err != nil {
-			return nil, err
-		}
-		pids = append(pids, found...)
-	}
-	slices.Sort(pids)
-	return slices.DeleteFunc(slices.Compact(pids), func(pid int) bool { return isShim(pid) }), nil
+	pids, err := d.groups.Processes(d.cfg.Node.Sandboxes.CgroupParent)
+	return slices.DeleteFunc(pids, isShim), err
 }
 
 // endShims ends the shims of this node's containerd, which have nothing to do any
@@ -180,41 +174,16 @@ func (d down) dropNetwork(ctx context.Context) error {
 	}, network.Deps{Log: d.log}).Teardown(ctx)
 }
 
-// cgroups are the tops of the sandboxes' cgroups, one in each hierarchy.
-func (d down) cgroups() ([]string, error) {
-	roots, err := hierarchies()
-	if err != nil {
-		return nil, err
-	}
-	var tops []string
-	for _, h := range roots {
-		top := filepath.Join(h, d.cfg.Node.Sandboxes.CgroupParent)
-		if _, err := os.Stat(top); err == nil {
-			tops = append(tops, top)
-		}
-	}
-	return tops, nil
-}
-
 // removeCgroups removes the cgroups of sandboxes and of components, and the one of
 // all nodes' components if no other node uses it.
 func (d down) removeCgroups() error {
-	roots, err := hierarchies()
-	if err != nil {
+	components := d.cfg.Paths.ComponentCgroup()
+	err := errors.Join(d.groups.Remove(d.cfg.Node.Sandboxes.CgroupParent), d.groups.Remove(components))
+	shared := filepath.Dir(components)
+	if shared == "." {
 		return err
 	}
-	components := d.cfg.Paths.ComponentCgroup()
-	var errs []error
-	for _, root := range roots {
-		errs = append(errs,
-			removeTree(filepath.Join(root, d.cfg.Node.Sandboxes.CgroupParent)),
-			removeTree(filepath.Join(root, components)))
-		shared := filepath.Join(root, filepath.Dir(components))
-		if err := unix.Rmdir(shared); err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.EBUSY) {
-			errs = append(errs, fmt.Errorf("remove cgroup %s: %w", shared, err))
-		}
-	}
-	return errors.Join(errs...)
+	return errors.Join(err, d.groups.RemoveEmpty(shared))
 }
 
 // emptyRun removes what ends with the boot: sockets, pins, FIFOs, states. It

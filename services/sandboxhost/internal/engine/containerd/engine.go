@@ -243,43 +243,6 @@ func (e *Engine) attach(ctx context.Context, uid id.Sandbox, a engine.Attempt) e
 	return err
 }
 
-// Teardown removes what belongs to the node and not to a sandbox: bridge, rules,
-// folder of namespaces, empty control groups. It is for a node that is taken down,
-// while nothing else of it runs; sandboxes must be removed before, else it
-// returns fault.Conflict.
-func (e *Engine) Teardown(ctx context.Context) (err error) {
-	if left, err := e.pins.Sandboxes(); err != nil || len(left) > 0 {
-		if err != nil {
-			return err
-		}
-		return fault.New(fault.Conflict, "take down node: %d sandboxes are left; remove them first", len(left))
-	}
-	if !e.cfg.Network.Disable {
-		if err := e.teardownNetwork(ctx); err != nil {
-			return err
-		}
-	}
-	tree, err := cgroup.Open()
-	if err != nil {
-		return err
-	}
-	if err := tree.Remove(e.group()); err != nil {
-		return err
-	}
-	return e.pins.Close()
-}
-
-func (e *Engine) teardownNetwork(ctx context.Context) error {
-	if err := e.network.Load(); err != nil {
-		return err
-	}
-	err := e.network.Teardown(ctx)
-	if closeErr := e.network.Close(); closeErr != nil && err == nil {
-		err = fmt.Errorf("close ledger of addresses: %w", closeErr)
-	}
-	return err
-}
-
 // group is the control group of all workloads, and of one sandbox's.
 func (e *Engine) group(names ...string) string {
 	return "/" + filepath.Join(append([]string{strings.Trim(e.cfg.CgroupParent, "/")}, names...)...)

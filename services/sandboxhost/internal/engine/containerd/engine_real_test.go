@@ -3,6 +3,7 @@ package containerd
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"path/filepath"
@@ -14,8 +15,10 @@ import (
 	"time"
 
 	"staddle.internal/kit/config"
+	"staddle.internal/kit/fault"
 	"staddle.internal/kit/fdstore"
 	"staddle.internal/kit/id"
+	"staddle.internal/services/sandboxhost/internal/cgroup"
 	"staddle.internal/services/sandboxhost/internal/engine"
 	"staddle.internal/services/sandboxhost/internal/engine/enginetest"
 	"staddle.internal/services/sandboxhost/internal/testimage"
@@ -91,7 +94,7 @@ func (n *node) tearDown(t *testing.T) {
 	n.removeAll(t)
 	n.end()
 	e := New(n.cfg, Deps{Log: slog.New(slog.DiscardHandler), FDs: &fdstore.Store{}})
-	if err := e.Teardown(context.Background()); err != nil {
+	if err := e.takeDown(context.Background()); err != nil {
 		t.Errorf("tear down: %v", err)
 	}
 }
@@ -160,4 +163,39 @@ func TestEngine_Conformance(t *testing.T) {
 			},
 		}
 	})
+}
+
+// takeDown removes what belongs to the node and not to a sandbox: bridge, rules,
+// folder of namespaces, empty control groups. Sandboxes must be removed before.
+func (e *Engine) takeDown(ctx context.Context) (err error) {
+	if left, err := e.pins.Sandboxes(); err != nil || len(left) > 0 {
+		if err != nil {
+			return err
+		}
+		return fault.New(fault.Conflict, "take down node: %d sandboxes are left; remove them first", len(left))
+	}
+	if !e.cfg.Network.Disable {
+		if err := e.teardownNetwork(ctx); err != nil {
+			return err
+		}
+	}
+	tree, err := cgroup.Open()
+	if err != nil {
+		return err
+	}
+	if err := tree.Remove(e.group()); err != nil {
+		return err
+	}
+	return e.pins.Close()
+}
+
+func (e *Engine) teardownNetwork(ctx context.Context) error {
+	if err := e.network.Load(); err != nil {
+		return err
+	}
+	err := e.network.Teardown(ctx)
+	if closeErr := e.network.Close(); closeErr != nil && err == nil {
+		err = fmt.Errorf("close ledger of addresses: %w", closeErr)
+	}
+	return err
 }

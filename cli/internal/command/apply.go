@@ -51,7 +51,8 @@ refused, since it would undo what was changed after it was printed.`,
 			})
 		},
 	}
-	c.Flags().StringArrayVarP(&files, "file", "f", nil, `file to read; "-" is standard input; may be given again`)
+	c.Flags().StringArrayVarP(&files, "file", "f", nil, "`FILE` to read; \"-\" is standard input; may be given again")
+	completeFlags(c, nil, "file")
 	return c
 }
 

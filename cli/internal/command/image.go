@@ -28,7 +28,7 @@ func (a *app) imageCommand() *cobra.Command {
 	}
 	pull.Flags().BoolVar(&refresh, "refresh", false, "ask the registry even if the image is present")
 	load := &cobra.Command{
-		Use: "import FILE|-", Short: "Make the images of an OCI or docker archive present", Args: args(cobra.ExactArgs(1)),
+		Use: "import FILE|-", Short: "Make the images of an OCI or docker archive present", Args: args(cobra.ExactArgs(1)), ValidArgsFunction: anyFile,
 		RunE: func(cmd *cobra.Command, given []string) error { return a.imageImport(cmd.Context(), given[0]) },
 	}
 	list := &cobra.Command{
@@ -44,7 +44,8 @@ func (a *app) imageCommand() *cobra.Command {
 		},
 	}
 	c := group("image", "Images of this node", load, pull, list)
-	c.Long = "Images are kept by each node. These commands talk to the node's own socket."
+	c.Long = "Images are kept by each node. These commands talk to the node's own socket,\n" +
+		"which root may and the members of the group staddle-admin."
 	return c
 }
 

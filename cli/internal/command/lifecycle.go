@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 
 	"github.com/spf13/cobra"
 
@@ -35,7 +36,7 @@ left. Disks stay. With --no-wait only the removal is asked for.`, a.removeOne)
 func (a *app) eachSandbox(use, short, long string, do func(context.Context, sandboxes, sandbox.Sandbox, bool) error) *cobra.Command {
 	var noWait bool
 	c := &cobra.Command{
-		Use: use + " [flags] SANDBOX...", Short: short, Long: long, Args: args(cobra.MinimumNArgs(1)),
+		Use: use + " [flags] SANDBOX...", Short: short, Long: long, Args: args(cobra.MinimumNArgs(1)), ValidArgsFunction: a.sandboxNames(math.MaxInt),
 		RunE: func(cmd *cobra.Command, refs []string) error {
 			ctx, cancel := a.bounded(cmd.Context(), 0)
 			defer cancel()

@@ -26,21 +26,23 @@ type logsOptions struct {
 func (a *app) logsCommand() *cobra.Command {
 	var o logsOptions
 	c := &cobra.Command{
-		Use: "logs [flags] SANDBOX", Short: "Show what a sandbox wrote", Args: args(cobra.ExactArgs(1)),
+		Use: "logs [flags] SANDBOX", Short: "Show what a sandbox wrote", Args: args(cobra.ExactArgs(1)), ValidArgsFunction: a.sandboxNames(1),
 		Long: `Show the output of the newest attempt of a sandbox, standard output and standard
 error apart, as bytes. With --follow go on, through later attempts and restarts
 of the node's software, until the sandbox has ended for good or is removed.
 
-The output is kept by the node: this reads it from the node's own socket.`,
+The output is kept by the node: this reads it from the node's own socket, which
+root may and the members of the group staddle-admin.`,
 		RunE: func(cmd *cobra.Command, given []string) error {
 			o.ref = given[0]
 			return a.logs(cmd.Context(), o)
 		},
 	}
 	c.Flags().BoolVarP(&o.follow, "follow", "f", false, "go on with what is written from now on")
-	c.Flags().StringVarP(&o.container, "container", "c", "", "name of the container, where there are several")
-	c.Flags().Uint64Var(&o.attempt, "attempt", 0, "attempt to show (default: the newest)")
-	c.Flags().StringVar(&o.stream, "stream", "both", "what to show: stdout, stderr or both")
+	c.Flags().StringVarP(&o.container, "container", "c", "", "`NAME` of the container, where there are several")
+	c.Flags().Uint64Var(&o.attempt, "attempt", 0, "`NUMBER` of the attempt to show (default: the newest)")
+	c.Flags().StringVar(&o.stream, "stream", "both", "`STREAM` to show: stdout, stderr or both")
+	completeFlags(c, map[string][]cobra.Completion{"stream": {"stdout", "stderr", "both"}})
 	return c
 }
 

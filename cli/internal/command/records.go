@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"time"
 
@@ -30,8 +31,9 @@ var kindWords = map[string]resourcev1.Kind{
 
 const kindList = "sandbox, disk, disklease or node"
 
-func kindOf(cmd *cobra.Command, word string) (resourcev1.Kind, error) {
-	word = strings.ToLower(word)
+// kindOf reads the first argument; the others are for the command that it suggests.
+func kindOf(cmd *cobra.Command, given []string) (resourcev1.Kind, error) {
+	word := strings.ToLower(given[0])
 	if k, ok := kindWords[word]; ok {
 		return k, nil
 	}
@@ -41,7 +43,7 @@ func kindOf(cmd *cobra.Command, word string) (resourcev1.Kind, error) {
 		known = append(known, w)
 	}
 	if near := config.Nearest(word, known); near != "" {
-		return 0, exit.Try(err, "%s %s", cmd.CommandPath(), near)
+		return 0, exit.Try(err, "%s", strings.Join(append([]string{cmd.CommandPath(), near}, given[1:]...), " "))
 	}
 	return 0, err
 }
@@ -70,11 +72,11 @@ func (a *app) getCommand() *cobra.Command {
 	var watch bool
 	var selector string
 	c := &cobra.Command{
-		Use: "get KIND [NAME|UID]", Short: "Show records", Args: args(cobra.RangeArgs(1, 2)),
+		Use: "get KIND [NAME|UID]", Short: "Show records", Args: args(cobra.RangeArgs(1, 2)), ValidArgsFunction: a.recordNames(1),
 		Long: "Show records of a kind (" + kindList + "), or one of them. What -o yaml\n" +
 			"prints can be changed and given to \"staddle apply -f\".",
 		RunE: func(cmd *cobra.Command, given []string) error {
-			kind, err := kindOf(cmd, given[0])
+			kind, err := kindOf(cmd, given)
 			if err != nil {
 				return err
 			}
@@ -87,7 +89,7 @@ func (a *app) getCommand() *cobra.Command {
 		},
 	}
 	c.Flags().BoolVarP(&watch, "watch", "w", false, "go on with a line per change")
-	c.Flags().StringVarP(&selector, "selector", "l", "", "only records with these labels: key=value,...")
+	c.Flags().StringVarP(&selector, "selector", "l", "", "only records with these labels: `KEY=VALUE,...`")
 	return c
 }
 
@@ -134,11 +136,11 @@ func (a *app) watchRecords(ctx context.Context, t *target.Cluster, kind resource
 func (a *app) deleteCommand() *cobra.Command {
 	var noWait bool
 	c := &cobra.Command{
-		Use: "delete KIND NAME|UID...", Short: "Delete records", Args: args(cobra.MinimumNArgs(2)),
+		Use: "delete KIND NAME|UID...", Short: "Delete records", Args: args(cobra.MinimumNArgs(2)), ValidArgsFunction: a.recordNames(math.MaxInt),
 		Long: "Delete records and wait until they are gone: a sandbox is torn down by its node\n" +
 			"first. A disk is deleted with what is on it.",
 		RunE: func(cmd *cobra.Command, given []string) error {
-			kind, err := kindOf(cmd, given[0])
+			kind, err := kindOf(cmd, given)
 			if err != nil {
 				return err
 			}
@@ -261,9 +263,9 @@ func (a *app) diskCommand() *cobra.Command {
 			})
 		},
 	}
-	create.Flags().StringVar(&node, "node", "", "node to make it on (default: chosen at its first use)")
+	create.Flags().StringVar(&node, "node", "", "`NODE` to make it on (default: chosen at its first use)")
 	remove := &cobra.Command{
-		Use: "rm NAME|UID...", Short: "Delete disks with what is on them", Args: args(cobra.MinimumNArgs(1)),
+		Use: "rm NAME|UID...", Short: "Delete disks with what is on them", Args: args(cobra.MinimumNArgs(1)), ValidArgsFunction: a.diskNames,
 		RunE: func(cmd *cobra.Command, given []string) error {
 			return a.withCluster(cmd.Context(), func(ctx context.Context, t *target.Cluster) error {
 				return a.deleteAll(ctx, t, resourcev1.Kind_KIND_DISK, given, true)

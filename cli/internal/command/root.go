@@ -2,12 +2,14 @@ package command
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"staddle.internal/kit/config"
 	"staddle.internal/kit/version"
@@ -43,15 +45,14 @@ func (a *app) root() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.SetVersionTemplate("{{.Version}}\n")
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return exit.Try(exit.BadUsage("%s: %w", pathOf(cmd), err), "%s --help", cmd.CommandPath())
-	})
+	root.SetFlagErrorFunc(wrongFlag)
 	root.AddGroup(
 		&cobra.Group{ID: groupMachine, Title: "This machine:"},
 		&cobra.Group{ID: groupSandboxes, Title: "Sandboxes:"},
 		&cobra.Group{ID: groupRecords, Title: "Records:"},
 	)
 	a.globalFlags(root)
+	completeGlobals(root)
 	root.PersistentPreRunE = func(*cobra.Command, []string) error { return a.checkGlobals() }
 	add(root, groupMachine, a.upCommand(), a.downCommand(), a.statusCommand())
 	add(root, groupSandboxes, a.runCommand(), a.psCommand(), a.logsCommand(), a.stopCommand(), a.startCommand(), a.rmCommand(), a.imageCommand())
@@ -69,14 +70,14 @@ func add(root *cobra.Command, group string, commands ...*cobra.Command) {
 
 func (a *app) globalFlags(root *cobra.Command) {
 	f := root.PersistentFlags()
-	f.StringVar(&a.flags.Root, "root", os.Getenv("STADDLE_ROOT"), "folder of an installation that has its files below it (default $STADDLE_ROOT)")
-	f.StringVar(&a.flags.NodeSocket, "node-socket", "", "talk to one node directly, through sandboxhost's socket")
-	f.StringVar(&a.flags.Coordinator, "coordinator", "", "host:port of the coordinator")
-	f.StringVar(&a.flags.CA, "ca", "", "file with the CA certificates of the cluster")
-	f.StringVar(&a.flags.Cert, "cert", "", "file with the operator's certificate")
-	f.StringVar(&a.flags.Key, "key", "", "file with the operator's key")
-	f.StringVarP(&a.format, "output", "o", output.Table, "form of the result: "+strings.Join(output.Formats(), ", "))
-	f.DurationVar(&a.timeout, "timeout", 0, "longest time for the whole command, such as 30s (default: depends on the command)")
+	f.StringVar(&a.flags.Root, "root", os.Getenv("STADDLE_ROOT"), "`FOLDER` of an installation that has its files below it (default $STADDLE_ROOT)")
+	f.StringVar(&a.flags.NodeSocket, "node-socket", "", "talk to one node directly, through the `SOCKET` of its sandboxhost")
+	f.StringVar(&a.flags.Coordinator, "coordinator", "", "`HOST:PORT` of the coordinator")
+	f.StringVar(&a.flags.CA, "ca", "", "`FILE` with the CA certificates of the cluster")
+	f.StringVar(&a.flags.Cert, "cert", "", "`FILE` with the operator's certificate")
+	f.StringVar(&a.flags.Key, "key", "", "`FILE` with the operator's key")
+	f.StringVarP(&a.format, "output", "o", output.Table, "`FORM` of the result: "+strings.Join(output.Formats(), ", "))
+	f.DurationVar(&a.timeout, "timeout", 0, "longest `TIME` for the whole command, such as 30s (default: depends on the command)")
 }
 
 func (a *app) checkGlobals() error {
@@ -118,14 +119,34 @@ func group(use, short string, commands ...*cobra.Command) *cobra.Command {
 	return c
 }
 
-// args makes a wrong number of arguments a mistake of usage.
+// args makes a wrong number of arguments a mistake of usage, and shows the right
+// one.
 func args(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, given []string) error {
-		if err := check(cmd, given); err != nil {
-			return exit.Try(exit.BadUsage("%s: %w", pathOf(cmd), err), "%s --help", cmd.CommandPath())
+		if check(cmd, given) == nil {
+			return nil
 		}
-		return nil
+		err := exit.BadUsage("%s: an argument is missing", pathOf(cmd))
+		for n := range given {
+			if check(cmd, given[:n]) == nil {
+				err = exit.BadUsage("%s: there are too many arguments: %s", pathOf(cmd), strings.Join(given, " "))
+			}
+		}
+		return exit.Try(err, "%s", cmd.UseLine())
 	}
+}
+
+// wrongFlag names the flag that was probably meant.
+func wrongFlag(cmd *cobra.Command, err error) error {
+	bad := exit.BadUsage("%s: %w", pathOf(cmd), err)
+	if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok && unknown.GetSpecifiedShortnames() == "" {
+		var names []string
+		cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+		if near := config.Nearest(unknown.GetSpecifiedName(), names); near != "" {
+			return exit.Try(bad, "%s --%s", cmd.CommandPath(), near)
+		}
+	}
+	return exit.Try(bad, "%s --help", cmd.CommandPath())
 }
 
 // pathOf names a command within staddle, such as "image pull".

@@ -67,21 +67,23 @@ given: no shell reads it.`,
 
 func runFlags(c *cobra.Command, o *runOptions) {
 	f := c.Flags()
-	f.StringVar(&o.name, "name", "", "name of the sandbox (default: made from the image's)")
-	f.StringArrayVarP(&o.env, "env", "e", nil, "NAME=VALUE in the environment; not for secrets: it is stored and shown")
-	f.StringArrayVar(&o.entrypoint, "entrypoint", nil, "program in place of the image's; given again, its leading arguments")
-	f.StringVar(&o.memory, "memory", "", "memory limit, like 64MiB")
-	f.StringVar(&o.cpu, "cpu", "", "CPU limit in cores, like 0.5")
-	f.Int64Var(&o.pids, "pids", 0, "limit of processes and threads (default 4096)")
-	f.StringVar(&o.network, "network", "sandbox", "network that it sees: sandbox or host")
-	f.StringVar(&o.restart, "restart", "", "what happens when it ends: always, on-failure or never (default: never, with --detach always)")
-	f.StringVar(&o.user, "user", "", "user in the container: uid, uid:gid, name or name:group")
-	f.StringVar(&o.workdir, "workdir", "", "working directory in the container")
-	f.DurationVar(&o.grace, "grace", -1, "time between the request to stop and the end by force (default 10s)")
-	f.StringArrayVarP(&o.labels, "label", "l", nil, "KEY=VALUE label of the record")
-	f.StringArrayVar(&o.disks, "disk", nil, "NAME:/PATH[:ro] disk to mount")
+	f.StringVar(&o.name, "name", "", "`NAME` of the sandbox (default: made from the image's)")
+	f.StringArrayVarP(&o.env, "env", "e", nil, "`NAME=VALUE` in the environment; not for secrets: it is stored and shown")
+	f.StringArrayVar(&o.entrypoint, "entrypoint", nil, "`PROGRAM` in place of the image's; given again, its leading arguments")
+	f.StringVar(&o.memory, "memory", "", "limit of memory, a `SIZE` like 64MiB")
+	f.StringVar(&o.cpu, "cpu", "", "limit of CPU in `CORES`, like 0.5")
+	f.Int64Var(&o.pids, "pids", 0, "limit of the `NUMBER` of processes and threads (default 4096)")
+	f.StringVar(&o.network, "network", "sandbox", "`NETWORK` that it sees: sandbox or host")
+	f.StringVar(&o.restart, "restart", "", "`POLICY` for when it ends: always, on-failure or never (default: never, with --detach always)")
+	f.StringVar(&o.user, "user", "", "`USER` in the container: uid, uid:gid, name or name:group")
+	f.StringVar(&o.workdir, "workdir", "", "working `DIRECTORY` in the container")
+	f.DurationVar(&o.grace, "grace", -1, "`TIME` between the request to stop and the end by force (default 10s)")
+	f.StringArrayVarP(&o.labels, "label", "l", nil, "label of the record, as `KEY=VALUE`")
+	f.StringArrayVar(&o.disks, "disk", nil, "disk to mount, as `NAME:/PATH[:ro]`")
 	f.BoolVarP(&o.detach, "detach", "d", false, "end when the sandbox runs, and leave it running")
 	f.BoolVar(&o.remove, "rm", false, "remove the sandbox when it has ended")
+	f.Lookup("grace").DefValue = "0s" // the help text shows none then: -1 only means that it is not given
+	completeFlags(c, map[string][]cobra.Completion{"network": {"sandbox", "host"}, "restart": {"always", "on-failure", "never"}})
 }
 
 func (a *app) run(ctx context.Context, o runOptions) error {
@@ -116,6 +118,10 @@ func (a *app) runDetached(ctx context.Context, t sandboxes, o runOptions, labels
 		return err
 	}
 	now, err := a.untilStarted(ctx, t, s)
+	if ctx.Err() != nil {
+		_, tellErr := fmt.Fprintf(a.err, "staddle: sandbox %s is there and goes on\ntry: staddle rm %s\n", s.Name, s.Name)
+		return errors.Join(err, tellErr)
+	}
 	if err != nil {
 		return err
 	}

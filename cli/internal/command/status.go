@@ -24,7 +24,8 @@ func (a *app) statusCommand() *cobra.Command {
 		Long: `Show the processes of this machine in the order in which they start, each below
 what it needs, with its state, since when, and why it is not ready.
 
-The supervisor knows; without one, every process is asked on its own socket.
+The supervisor knows; without one, every process is asked on its own socket. Root
+may ask, and the members of the group staddle-admin.
 The exit code is 0 only if all of them are ready. With --watch it goes on until
 it is interrupted.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.status(cmd.Context(), watch) },

@@ -1,0 +1,110 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
+
+	"staddle.internal/cli/internal/output"
+	"staddle.internal/cli/internal/sandbox"
+	"staddle.internal/cli/internal/target"
+)
+
+// completeLimit is how long a shell is kept waiting for names.
+const completeLimit = 2 * time.Second
+
+// completer offers words for the next argument, after those given.
+type completer = func(cmd *cobra.Command, given []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective)
+
+// sandboxNames offers the sandboxes that are not named yet, at most so many. A
+// target that does not answer offers nothing: a shell has no place for an error.
+func (a *app) sandboxNames(most int) completer {
+	return func(cmd *cobra.Command, given []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		if len(given) >= most {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		var list []sandbox.Sandbox
+		ctx, cancel := context.WithTimeout(cmd.Context(), completeLimit)
+		defer cancel()
+		if err := a.withSandboxes(ctx, func(t sandboxes) (err error) {
+			list, err = t.List(ctx)
+			return err
+		}); err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		var names []string
+		for i := range list {
+			names = append(names, list[i].Name)
+		}
+		return without(names, given), cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// recordNames offers the kinds and then the records of that kind, at most so many.
+func (a *app) recordNames(most int) completer {
+	return func(cmd *cobra.Command, given []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		if len(given) == 0 {
+			return []cobra.Completion{"sandbox", "disk", "disklease", "node"}, cobra.ShellCompDirectiveNoFileComp
+		}
+		kind, err := kindOf(cmd, given)
+		if err != nil || len(given) > most {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return a.namesOf(cmd, kind, given[1:]), cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// diskNames offers the disks that are not named yet.
+func (a *app) diskNames(cmd *cobra.Command, given []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	return a.namesOf(cmd, resourcev1.Kind_KIND_DISK, given), cobra.ShellCompDirectiveNoFileComp
+}
+
+func (a *app) namesOf(cmd *cobra.Command, kind resourcev1.Kind, given []string) []cobra.Completion {
+	ctx, cancel := context.WithTimeout(cmd.Context(), completeLimit)
+	defer cancel()
+	var names []string
+	if err := a.withCluster(ctx, func(ctx context.Context, t *target.Cluster) error {
+		records, err := t.Records(ctx, kind, "")
+		for _, r := range records {
+			names = append(names, r.GetMeta().GetName())
+		}
+		return err
+	}); err != nil {
+		return nil
+	}
+	return without(names, given)
+}
+
+func without(names, given []string) []cobra.Completion {
+	return slices.DeleteFunc(names, func(name string) bool { return slices.Contains(given, name) })
+}
+
+// anyFile leaves an argument to the shell's own completion of files.
+func anyFile(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	return nil, cobra.ShellCompDirectiveDefault
+}
+
+// completeFlags says what flags may have as value: words, or a file.
+func completeFlags(c *cobra.Command, words map[string][]cobra.Completion, files ...string) {
+	var errs []error
+	for name, list := range words {
+		errs = append(errs, c.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(list, cobra.ShellCompDirectiveNoFileComp)))
+	}
+	for _, name := range files {
+		errs = append(errs, c.RegisterFlagCompletionFunc(name, anyFile))
+	}
+	if err := errors.Join(errs...); err != nil {
+		panic(err) // a flag of that name is not defined: a mistake in this program
+	}
+}
+
+// completeGlobals is completeFlags for the flags that all commands have.
+func completeGlobals(root *cobra.Command) {
+	root.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp)
+	completeFlags(root, map[string][]cobra.Completion{"output": output.Formats()}, "root", "node-socket", "ca", "cert", "key")
+}

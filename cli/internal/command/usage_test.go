@@ -1,0 +1,70 @@
+package command_test
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestUsage_AMistakeIsAnsweredWithTheRightCommand(t *testing.T) {
+	tests := []struct{ line, says, try string }{
+		{"logs", "logs: an argument is missing", "staddle logs [flags] SANDBOX"},
+		{"delete sandbox", "delete: an argument is missing", "staddle delete KIND NAME|UID... [flags]"},
+		{"ps web", "ps: there are too many arguments: web", "staddle ps [flags]"},
+		{"get sandbox a b", "get: there are too many arguments: sandbox a b", "staddle get KIND [NAME|UID] [flags]"},
+		{"ps --wath", "ps: unknown flag: --wath", "staddle ps --watch"},
+		{"ps --qqqqqqqqqqqq", "ps: unknown flag: --qqqqqqqqqqqq", "staddle ps --help"},
+		{"ps -q", "ps: unknown shorthand flag: 'q' in -q", "staddle ps --help"},
+		{"delete sanbox web other", `there is no kind "sanbox"`, "staddle delete sandbox web other"},
+		{"nod ls", `there is no command "nod"`, "staddle node"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.line, func(t *testing.T) {
+			got := cli(t, strings.Fields(tt.line)...)
+			if got.code != 2 || !strings.Contains(got.err, "staddle: "+tt.says) || !strings.HasSuffix(got.err, "\ntry: "+tt.try+"\n") {
+				t.Errorf("exit code %d, says\n%s", got.code, got.err)
+			}
+		})
+	}
+}
+
+// completed is what a shell is offered after the words; the last one is a prefix.
+func completed(t *testing.T, words ...string) []string {
+	t.Helper()
+	got := cli(t, append([]string{"__complete"}, words...)...)
+	want(t, got, 0)
+	lines := strings.Fields(got.out)
+	return lines[:len(lines)-1] // the last one tells the shell about files
+}
+
+func TestCompletion_OffersWhatIsThere(t *testing.T) {
+	c := newCluster(t)
+	want(t, applyIn(c, twoDocuments), 0)
+	tests := []struct{ line, offers string }{
+		{"logs ", "web"},
+		{"logs web ", ""},
+		{"rm web ", ""},
+		{"get ", "sandbox disk disklease node"},
+		{"get disk ", "data"},
+		{"delete sandbox ", "web"},
+		{"delete nothing ", ""},
+		{"disk rm ", "data"},
+		{"logs --stream ", "stdout stderr both"},
+		{"ps -o ", "table json yaml name"},
+		{"ps ", ""},
+	}
+	for _, tt := range tests {
+		t.Run(tt.line, func(t *testing.T) {
+			if got := strings.Join(completed(t, c.flags(strings.Split(tt.line, " ")...)...), " "); got != tt.offers {
+				t.Errorf("offers %q, want %q", got, tt.offers)
+			}
+		})
+	}
+	h := newHost(t)
+	want(t, cli(t, "--node-socket", h.path, "run", "-d", "--name", "alone", "serve"), 0)
+	if got := completed(t, "--node-socket", h.path, "stop", ""); len(got) != 1 || got[0] != "alone" {
+		t.Errorf("for a node alone it offers %q", got)
+	}
+	if got := completed(t, "--node-socket", h.path+".none", "stop", ""); len(got) != 0 {
+		t.Errorf("without a target it offers %q", got)
+	}
+}

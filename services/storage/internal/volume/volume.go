@@ -79,8 +79,9 @@ func New(data, attach string, m mounts, log *slog.Logger) *Store {
 
 // Recover makes mounts agree with notes after a start: what is attached by its
 // note is mounted, what is mounted otherwise is unmounted, a removal that was cut
-// off is finished. It fails only when a question could not be answered; a single
-// volume that is broken is kept and shown.
+// off is finished. It fails when a question could not be answered or a mount could
+// not be changed: who started now would use an empty folder in its place. A volume
+// that is broken is kept as it is, and shown.
 func (s *Store) Recover(context.Context) error {
 	for _, dir := range []string{s.data, s.attach} {
 		if err := os.MkdirAll(dir, 0o711); err != nil {

@@ -55,7 +55,7 @@ func (a *app) status(ctx context.Context, watch bool) error {
 	case graph.Ready(g):
 		return nil
 	case graph.Stopped(g):
-		return exit.Try(errors.New("nothing of it runs"), "staddle up")
+		return exit.Try(errors.New("no process of Staddle runs here"), "staddle up")
 	default:
 		return exit.WithCode(exit.Failed)
 	}
@@ -93,6 +93,10 @@ func graphTable(now time.Time, g *supervisorv1.GetGraphResponse) string {
 	return output.Align(table)
 }
 
+// graphWidth is what the whole table takes where nothing is wrong. A narrower
+// terminal gets the short one to watch: the tree says what needs what.
+const graphWidth = 140
+
 // watchStatus prints the graph and then a line per change; on a terminal the
 // graph is drawn anew in its place.
 func (a *app) watchStatus(ctx context.Context, from *graph.Source) error {
@@ -107,7 +111,12 @@ func (a *app) watchStatus(ctx context.Context, from *graph.Source) error {
 		if a.format != output.Table {
 			return a.printGraph(g)
 		}
-		return view.Show(g, func() string { return graphTable(time.Now(), g) })
+		return view.Show(g, func() string {
+			if columns, _ := output.Size(a.out); live && columns < graphWidth {
+				return graph.Short(time.Now(), g)
+			}
+			return graphTable(time.Now(), g)
+		})
 	})
 	if errors.Is(err, context.Canceled) {
 		return context.Cause(ctx)

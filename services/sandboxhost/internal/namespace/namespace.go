@@ -115,7 +115,9 @@ func (p *Pins) Ensure(uid id.Sandbox, w Wanted) error {
 	if err := p.unpin(uid); err != nil {
 		return err
 	}
-	if err := os.MkdirAll(p.Dir(uid), 0o711); err != nil {
+	// Closed to other users of the machine: the shared memory in it lets every user
+	// write, as it must for those inside.
+	if err := os.MkdirAll(p.Dir(uid), 0o700); err != nil {
 		return fmt.Errorf("make folder of sandbox %s: %w", uid, err)
 	}
 	err = p.pin(uid, w)

@@ -158,3 +158,22 @@ func TestPins_NoticesLostPin(t *testing.T) {
 		t.Errorf("got %v, want not found", err)
 	}
 }
+
+// Shared memory lets every user write, for the sake of those inside: on the node
+// nobody else may get there.
+func TestPins_AreClosedToOtherUsers(t *testing.T) {
+	p, uid := newPins(t), id.NewSandbox()
+	if err := p.Ensure(uid, Wanted{Hostname: "web"}); err != nil {
+		t.Fatal(err)
+	}
+	info, err := os.Stat(p.Dir(uid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := info.Mode().Perm(); got&0o077 != 0 {
+		t.Errorf("folder of the sandbox has mode %o, others can reach its shared memory", got)
+	}
+	if err := p.Release(uid); err != nil {
+		t.Error(err)
+	}
+}

@@ -83,8 +83,10 @@ func New(data, attach string, m mounts, log *slog.Logger) *Store {
 // not be changed: who started now would use an empty folder in its place. A volume
 // that is broken is kept as it is, and shown.
 func (s *Store) Recover(context.Context) error {
+	// Closed to other users of the machine: the data below lets every user write, as
+	// it must for those inside a sandbox.
 	for _, dir := range []string{s.data, s.attach} {
-		if err := os.MkdirAll(dir, 0o711); err != nil {
+		if err := errors.Join(os.MkdirAll(dir, 0o700), os.Chmod(dir, 0o700)); err != nil {
 			return fmt.Errorf("recover volumes: %w", err)
 		}
 	}

@@ -297,3 +297,16 @@ func TestStore_AHungUnmountIsNamed(t *testing.T) {
 		must(t, s.Detach(diskA, 1))
 	})
 }
+
+// The data of a volume lets every user write, for the sake of those inside a
+// sandbox: on the node nobody else may get there, on neither way.
+func TestStore_IsClosedToOtherUsers(t *testing.T) {
+	s, _ := newStore(t)
+	for _, dir := range []string{s.data, s.attach} {
+		info, err := os.Stat(dir)
+		must(t, err)
+		if got := info.Mode().Perm(); got&0o077 != 0 {
+			t.Errorf("%s has mode %o, others can reach the data below", dir, got)
+		}
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -171,6 +172,9 @@ func restore(
 		r = newRecord(note.GetWish(), note.GetSpecHash(), boot, at)
 		r.Wish.AcceptedAt = note.GetWish().GetAcceptedAt()
 		r.Removing = tomb != nil
+		// Nobody knows of which boot it is. What runs is of this one; what does not
+		// may be of one before.
+		r.WaitsForCluster = note.GetWish().GetManager() == ManagerCluster && !runs(o)
 	default:
 		r = proto.CloneOf(r)
 	}
@@ -218,15 +222,18 @@ func rebooted(r *sandboxhostv1.SandboxRecord, o engine.Observed, boot string, at
 	r.NextAtBoottime, r.StopSentBoottime, r.RunningSinceBoottime = nil, nil, nil
 	r.Status.NextAt = nil
 	r.Failures = 0
-	for _, c := range o.Containers {
-		if c.State == engine.Running {
-			return
-		}
+	if runs(o) {
+		return
 	}
 	r.WaitsForCluster = r.GetWish().GetManager() == ManagerCluster
 	if r.GetStatus().GetPhase() < stopping {
 		enter(r, Decision{Phase: stopping, End: endReboot, Reason: ReasonReboot}, sentences[ReasonReboot], at)
 	}
+}
+
+// runs says whether anything of a sandbox runs.
+func runs(o engine.Observed) bool {
+	return slices.ContainsFunc(o.Containers, func(c engine.Container) bool { return c.State == engine.Running })
 }
 
 // catchUp takes the phase to where it may have been shown before the process

@@ -3,6 +3,7 @@ package host_test
 import (
 	"context"
 	"fmt"
+	"os"
 	"testing"
 	"time"
 
@@ -22,13 +23,16 @@ func TestHost_Reboot(t *testing.T) {
 		manager    string
 		disconnect *resourcev1.DisconnectPolicy
 		named      bool
+		lost       bool          // the journal too
 		within     time.Duration // runs again; 0 means held
 		notBefore  time.Duration
 	}{
-		{"local starts at once", host.ManagerLocal, nil, false, 100 * time.Millisecond, 0},
-		{"named by the cluster", host.ManagerCluster, stopAfter, true, 100 * time.Millisecond, 0},
-		{"kept without contact", host.ManagerCluster, nil, false, 16 * time.Second, 15 * time.Second},
-		{"held without contact", host.ManagerCluster, stopAfter, false, 0, 0},
+		{"local starts at once", host.ManagerLocal, nil, false, false, 100 * time.Millisecond, 0},
+		{"named by the cluster", host.ManagerCluster, stopAfter, true, false, 100 * time.Millisecond, 0},
+		{"kept without contact", host.ManagerCluster, nil, false, false, 16 * time.Second, 15 * time.Second},
+		{"held without contact", host.ManagerCluster, stopAfter, false, false, 0, 0},
+		{"kept without contact and notes", host.ManagerCluster, nil, false, true, 16 * time.Second, 15 * time.Second},
+		{"held without contact and notes", host.ManagerCluster, stopAfter, false, true, 0, 0},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -38,6 +42,11 @@ func TestHost_Reboot(t *testing.T) {
 				n.ensure(w)
 				n.awaitPhase(w.GetUid(), running, 1)
 				n.reboot()
+				if tt.lost {
+					if err := os.Remove(n.path); err != nil {
+						n.t.Fatal(err)
+					}
+				}
 				n.start()
 				began := time.Now()
 				if tt.named {

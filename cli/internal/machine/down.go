@@ -49,13 +49,14 @@ func (m *Machine) Down(ctx context.Context) error {
 	return nil
 }
 
-// sayOther names the installation that the person's other commands are about.
+// sayOther names the installation that the person's other commands are about, to
+// somebody who named none.
 func (m *Machine) sayOther() {
-	if m.Home == nil {
+	if m.Home == nil || m.Paths.Root != "" {
 		return
 	}
-	if c, err := m.Home.Read(); err == nil && c.Root != m.Paths.Root {
-		m.say("your other commands are about another installation; for that one: staddle --root %q down", c.Root)
+	if c, err := m.Home.Read(); err == nil && c.Root != "" {
+		m.say("your other commands are about another installation; for that one: staddle --root %s down", c.Root)
 	}
 }
 

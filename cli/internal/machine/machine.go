@@ -10,7 +10,6 @@
 package machine
 
 import (
-	"bytes"
 	"fmt"
 	"io"
 	"os"
@@ -96,28 +95,6 @@ func environment(bin string, environ []string) []string {
 		}
 	}
 	return out
-}
-
-// tail returns the last lines of a file, at most n and at most 64 KiB, or why
-// there are none.
-func tail(path string, n int) string {
-	const most = 64 << 10
-	f, err := os.Open(path)
-	if err != nil {
-		return err.Error()
-	}
-	defer f.Close() //nolint:errcheck // only read from
-	if info, err := f.Stat(); err == nil && info.Size() > most {
-		if _, err := f.Seek(-most, io.SeekEnd); err != nil {
-			return err.Error()
-		}
-	}
-	data, err := io.ReadAll(io.LimitReader(f, most))
-	if err != nil {
-		return err.Error()
-	}
-	lines := bytes.Split(bytes.TrimRight(data, "\n"), []byte("\n"))
-	return string(bytes.Join(lines[max(len(lines)-n, 0):], []byte("\n")))
 }
 
 // Limits of what up and down wait for, and of a question on the way.

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -274,6 +275,27 @@ func TestEnvironment_KeepsOnlyWhatIsMeant(t *testing.T) {
 	want := []string{"PATH=/b:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "STADDLE_LOG=json", "OTEL_X=1", "https_proxy=p", "HOME=/root"}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+func TestCause_IsTheLastErrorOfThisStart(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	text := `{"time":"2026-01-01T10:00:00Z","level":"ERROR","msg":"process failed","err":"of the start before"}
+{"time":"2026-01-01T12:00:00Z","level":"ERROR","msg":"process failed","err":"address in use"}
+{"time":"2026-01-01T12:00:01Z","level":"INFO","msg":"process stopped"}
+panic: not in the form of a log
+`
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	at := time.Date(2026, 1, 1, 11, 0, 0, 0, time.UTC)
+	for since, want := range map[time.Time]string{at: "address in use", at.Add(2 * time.Hour): "", at.Add(-3 * time.Hour): "address in use"} {
+		if got := cause(path, since); got != want {
+			t.Errorf("since %s: got %q, want %q", since, got, want)
+		}
+	}
+	if got := cause(path+"x", at); got != "" {
+		t.Errorf("without a log: got %q", got)
 	}
 }
 

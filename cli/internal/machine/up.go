@@ -108,7 +108,7 @@ var errReady = errors.New("all components are ready")
 func (m *Machine) allReady(ctx context.Context, own *started) error {
 	ctx, cancel := context.WithTimeout(ctx, readyLimit)
 	defer cancel()
-	rise := &rise{m: m, terminal: output.Terminal(m.Err), ready: map[string]bool{}}
+	rise := &rise{m: m, since: time.Now(), terminal: output.Terminal(m.Err), ready: map[string]bool{}}
 	source := graph.New(m.Paths)
 	for {
 		err := graph.Ticking(ctx, source.WatchSupervisor, rise.show)
@@ -116,16 +116,16 @@ func (m *Machine) allReady(ctx context.Context, own *started) error {
 		case errors.Is(err, errReady):
 			return nil
 		case rise.failed != nil:
-			return m.componentFailed(rise.failed, err)
+			return m.componentFailed(rise.failed, rise.since, err)
 		case own != nil && own.isOver():
 			return fault.New(fault.Internal, "start supervisor: it ended: %s\n%s", own.state, tail(m.supervisorLog(), tailLines))
 		case ctx.Err() != nil:
-			return m.notInTime(ctx, rise.last, err)
+			return m.notInTime(ctx, rise, err)
 		case fault.KindOf(err) != fault.Unavailable:
 			return err
 		}
 		if err := backoff.Wait(ctx, pollPeriod); err != nil {
-			return m.notInTime(ctx, rise.last, err)
+			return m.notInTime(ctx, rise, err)
 		}
 	}
 }
@@ -148,6 +148,7 @@ const maxStarts = 3
 // rise shows components turning ready.
 type rise struct {
 	m        *Machine
+	since    time.Time
 	terminal bool
 	view     *graph.View
 	ready    map[string]bool
@@ -197,19 +198,24 @@ func hopeless(g *supervisorv1.GetGraphResponse) *supervisorv1.Component {
 	return nil
 }
 
-func (m *Machine) componentFailed(c *supervisorv1.Component, err error) error {
+// componentFailed adds what the component itself said about it since then; only
+// where that cannot be told, the end of its log.
+func (m *Machine) componentFailed(c *supervisorv1.Component, since time.Time, err error) error {
+	if why := cause(m.componentLog(c.GetName()), since); why != "" {
+		return fmt.Errorf("%w: %s\nmore is in %s", err, why, m.componentLog(c.GetName()))
+	}
 	return fmt.Errorf("%w\nthe end of %s:\n%s", err, m.componentLog(c.GetName()), tail(m.componentLog(c.GetName()), tailLines))
 }
 
 // notInTime names the first component that is not ready; the others wait for it.
-func (m *Machine) notInTime(ctx context.Context, last *supervisorv1.GetGraphResponse, err error) error {
+func (m *Machine) notInTime(ctx context.Context, r *rise, err error) error {
 	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return context.Cause(ctx)
 	}
-	for _, c := range last.GetComponents() {
+	for _, c := range r.last.GetComponents() {
 		if c.GetState() != supervisorv1.ComponentState_COMPONENT_STATE_READY {
 			why := fault.New(fault.Unavailable, "start %s: not ready in time: %s: %s", c.GetName(), graph.Word(c.GetState()), graph.Reason(c))
-			return m.componentFailed(c, why)
+			return m.componentFailed(c, r.since, why)
 		}
 	}
 	return fault.New(fault.Unavailable, "start supervisor: no answer in time: %w\n%s", err, tail(m.supervisorLog(), tailLines))

@@ -49,7 +49,7 @@ type ResourceServiceClient interface {
 	// page, all pages as of one revision. A node gets only its own. Safe to
 	// repeat. Returns Invalid for a bad selector or page token; Conflict with
 	// reason COMPACTED when the pages of that revision are not kept any more:
-	// begin again; Unavailable while the mirror is not filled.
+	// begin again; Unavailable while the store cannot be reached.
 	ListResources(ctx context.Context, in *ListResourcesRequest, opts ...grpc.CallOption) (*ListResourcesResponse, error)
 	// CreateResource writes a new record; its spec is durable when it returns
 	// OK. Placement and status in the request are refused. To create the record
@@ -70,8 +70,8 @@ type ResourceServiceClient interface {
 	// UpdateResourceStatus replaces the status of a record by one with a higher
 	// seq. Safe to repeat: an equal seq is OK and changes nothing. When a status
 	// says torn_down_at and the record is being deleted, the record goes away.
-	// Returns NotFound if the uid is gone; Denied if the record is not the
-	// calling node's; Conflict with reason STALE_STATUS for a lower seq;
+	// Returns Invalid if there is no status, or one without seq; NotFound if the uid
+	// is gone; Denied if the record is not the calling node's; Conflict with reason STALE_STATUS for a lower seq;
 	// Unavailable while the store cannot be reached.
 	UpdateResourceStatus(ctx context.Context, in *UpdateResourceStatusRequest, opts ...grpc.CallOption) (*UpdateResourceStatusResponse, error)
 	// DeleteResource marks a record as being deleted. It is gone once its owner
@@ -197,7 +197,7 @@ type ResourceServiceServer interface {
 	// page, all pages as of one revision. A node gets only its own. Safe to
 	// repeat. Returns Invalid for a bad selector or page token; Conflict with
 	// reason COMPACTED when the pages of that revision are not kept any more:
-	// begin again; Unavailable while the mirror is not filled.
+	// begin again; Unavailable while the store cannot be reached.
 	ListResources(context.Context, *ListResourcesRequest) (*ListResourcesResponse, error)
 	// CreateResource writes a new record; its spec is durable when it returns
 	// OK. Placement and status in the request are refused. To create the record
@@ -218,8 +218,8 @@ type ResourceServiceServer interface {
 	// UpdateResourceStatus replaces the status of a record by one with a higher
 	// seq. Safe to repeat: an equal seq is OK and changes nothing. When a status
 	// says torn_down_at and the record is being deleted, the record goes away.
-	// Returns NotFound if the uid is gone; Denied if the record is not the
-	// calling node's; Conflict with reason STALE_STATUS for a lower seq;
+	// Returns Invalid if there is no status, or one without seq; NotFound if the uid
+	// is gone; Denied if the record is not the calling node's; Conflict with reason STALE_STATUS for a lower seq;
 	// Unavailable while the store cannot be reached.
 	UpdateResourceStatus(context.Context, *UpdateResourceStatusRequest) (*UpdateResourceStatusResponse, error)
 	// DeleteResource marks a record as being deleted. It is gone once its owner

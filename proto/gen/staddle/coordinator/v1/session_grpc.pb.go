@@ -31,8 +31,9 @@ const (
 // connected. It belongs to the node whose certificate the caller shows.
 type SessionServiceClient interface {
 	// RenewSession keeps the session of the calling node open, opening one if
-	// there is none. A session that is still open is resumed by its id; the id
-	// of one that has ended gets a new session with another id. The node's
+	// there is none. A session that is still open is resumed by the instance that
+	// opened it, whatever id it knows; the id of one that has ended gets a new
+	// session with another id. The node's
 	// record is made at the first session. Safe to repeat. Returns Denied to a
 	// node that was removed, and with reason DUPLICATE_NODE while another
 	// machine has the node's session; Unavailable while the store cannot be
@@ -80,8 +81,9 @@ func (c *sessionServiceClient) EndSession(ctx context.Context, in *EndSessionReq
 // connected. It belongs to the node whose certificate the caller shows.
 type SessionServiceServer interface {
 	// RenewSession keeps the session of the calling node open, opening one if
-	// there is none. A session that is still open is resumed by its id; the id
-	// of one that has ended gets a new session with another id. The node's
+	// there is none. A session that is still open is resumed by the instance that
+	// opened it, whatever id it knows; the id of one that has ended gets a new
+	// session with another id. The node's
 	// record is made at the first session. Safe to repeat. Returns Denied to a
 	// node that was removed, and with reason DUPLICATE_NODE while another
 	// machine has the node's session; Unavailable while the store cannot be

@@ -16,8 +16,9 @@ if git rev-parse --verify -q "$base^{commit}" >/dev/null && git cat-file -e "$ba
   trap 'rm -rf "$old"' EXIT
   git archive "$base" proto | tar -x -C "$old"
   mkdir -p "$old/third_party" && cp -r third_party/. "$old/third_party/" && cp buf.yaml "$old/"
-  bin/buf build "$old" -o "$old/before.binpb" --path "$old/proto"
-  bin/buf breaking --against "$old/before.binpb" --path proto
+  buf=$PWD/bin/buf
+  (cd "$old" && "$buf" build proto -o before.binpb)
+  "$buf" breaking proto --against "$old/before.binpb"
 else
   echo "nothing to compare with: $base is not in this checkout"
 fi

@@ -3,6 +3,8 @@ package config
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 )
@@ -12,6 +14,31 @@ import (
 type Paths struct {
 	// Root is the folder given with --root. Empty means the system's own places.
 	Root string
+}
+
+// At returns the paths below a root given by a person. Links on the way to it are
+// followed once, here: the table of mounts names no links, and who looks there for
+// what is mounted below the root must find it. Empty is the system's own places.
+func At(root string) (Paths, error) {
+	if root == "" {
+		return Paths{}, nil
+	}
+	abs, err := filepath.Abs(root)
+	if err != nil {
+		return Paths{}, err
+	}
+	// What does not exist yet cannot be a link.
+	there, rest := abs, ""
+	for {
+		real, err := filepath.EvalSymlinks(there)
+		if err == nil {
+			return Paths{Root: filepath.Join(real, rest)}, nil
+		}
+		if _, linkErr := os.Lstat(there); !errors.Is(linkErr, fs.ErrNotExist) {
+			return Paths{}, err // it is there, and leads nowhere or must not be read
+		}
+		there, rest = filepath.Dir(there), filepath.Join(filepath.Base(there), rest)
+	}
 }
 
 func (p Paths) below(system, moved string) string {

@@ -142,12 +142,9 @@ func (f Frame) parse(args []string, stderr io.Writer) (options, error) {
 
 // complete derives what depends on several flags.
 func (o *options) complete(root, level, file string) (err error) {
-	if root != "" {
-		if root, err = filepath.Abs(root); err != nil {
-			return config.Wrong("--root", "%s", err)
-		}
+	if o.paths, err = config.At(root); err != nil {
+		return config.Wrong("--root", "%s", err)
 	}
-	o.paths.Root = root
 	if o.level, err = logging.ParseLevel(level); err != nil {
 		return config.Wrong("--log-level", "%s", err)
 	}

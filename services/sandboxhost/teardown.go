@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"time"
 
 	"staddle.internal/kit/config"
@@ -32,14 +31,10 @@ func TeardownMain() int {
 }
 
 func runTeardown(root, file string, grace time.Duration) error {
-	if root != "" {
-		abs, err := filepath.Abs(root)
-		if err != nil {
-			return config.Wrong("--root", "%s", err)
-		}
-		root = abs
+	paths, err := config.At(root)
+	if err != nil {
+		return config.Wrong("--root", "%s", err)
 	}
-	paths := config.Paths{Root: root}
 	if file == "" {
 		file = paths.NodeFile()
 	}

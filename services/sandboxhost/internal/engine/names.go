@@ -12,6 +12,9 @@ import (
 	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
 )
 
+// ShimGroup is the control group of the shims, below the parent of all workloads.
+const ShimGroup = "shims"
+
 // ContainerID is the id of a container at the runtime: "<uid>-<name>-<attempt>"
 // in lower case. A new attempt has new ids, so that one that is stuck never
 // blocks the next.

@@ -64,12 +64,6 @@ func (h handles) wait(ctx context.Context, limit time.Duration) bool {
 	return true
 }
 
-// isShim says whether a process is a shim, of any node.
-func isShim(pid int) bool {
-	args := arguments(pid)
-	return len(args) > 0 && filepath.Base(args[0]) == shimName
-}
-
 // shims are the shims that work for this node's containerd.
 func (d down) shims() ([]int, error) {
 	entries, err := os.ReadDir("/proc")
@@ -79,7 +73,7 @@ func (d down) shims() ([]int, error) {
 	var pids []int
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
-		if err != nil || !isShim(pid) {
+		if err != nil {
 			continue
 		}
 		if worksFor(arguments(pid), d.cfg.Node.Containerd.Address, d.cfg.Node.Containerd.Namespace) {
@@ -89,9 +83,12 @@ func (d down) shims() ([]int, error) {
 	return pids, nil
 }
 
-// worksFor says whether a shim's command line names this containerd and
+// worksFor says whether a command line is that of a shim for this containerd and
 // namespace.
 func worksFor(args []string, address, namespace string) bool {
+	if len(args) == 0 || filepath.Base(args[0]) != shimName {
+		return false
+	}
 	var sameAddress, sameNamespace bool
 	for i := 1; i+1 < len(args); i++ {
 		switch args[i] {

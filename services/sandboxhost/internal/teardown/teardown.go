@@ -29,6 +29,7 @@ import (
 	"staddle.internal/kit/fault"
 	"staddle.internal/kit/logging"
 	"staddle.internal/services/sandboxhost/internal/cgroup"
+	"staddle.internal/services/sandboxhost/internal/engine"
 	"staddle.internal/services/sandboxhost/internal/network"
 )
 
@@ -113,10 +114,16 @@ func (d down) endWorkloads(ctx context.Context) error {
 	return nil
 }
 
-// workloads are the processes in the cgroups of sandboxes, without shims.
+// workloads are the processes in the cgroups of sandboxes. Shims are known by
+// theirs, not by their name: a workload may call itself what it likes.
 func (d down) workloads() ([]int, error) {
-	pids, err := d.groups.Processes(d.cfg.Node.Sandboxes.CgroupParent)
-	return slices.DeleteFunc(pids, isShim), err
+	parent := d.cfg.Node.Sandboxes.CgroupParent
+	all, err := d.groups.Processes(parent)
+	if err != nil {
+		return nil, err
+	}
+	shims, err := d.groups.Processes(filepath.Join(parent, engine.ShimGroup))
+	return slices.DeleteFunc(all, func(pid int) bool { return slices.Contains(shims, pid) }), err
 }
 
 // endShims ends the shims of this node's containerd, which have nothing to do any

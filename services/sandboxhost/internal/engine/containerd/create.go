@@ -102,7 +102,7 @@ func (e *Engine) record(ctx context.Context, a engine.Attempt, c *container, spe
 	if err != nil {
 		return containers.Container{}, fmt.Errorf("encode note of container %s: %w", c.id, err)
 	}
-	options, err := typeurl.MarshalAny(&runcoptions.Options{ShimCgroup: e.group(shimGroup), Root: filepath.Join(e.cfg.Paths.Run(), "runc")})
+	options, err := typeurl.MarshalAny(&runcoptions.Options{ShimCgroup: e.group(engine.ShimGroup), Root: filepath.Join(e.cfg.Paths.Run(), "runc")})
 	if err != nil {
 		return containers.Container{}, fmt.Errorf("encode options of container %s: %w", c.id, err)
 	}

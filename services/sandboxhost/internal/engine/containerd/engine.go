@@ -50,8 +50,6 @@ const (
 	// stepLimit bounds every step but that of images: a shim or a disk that does
 	// not answer must not hold a keeper for ever.
 	stepLimit = time.Minute
-	// shimGroup is the control group of the shims, below the parent of all.
-	shimGroup = "shims"
 )
 
 // Config says how the node is set up.
@@ -265,7 +263,7 @@ func (e *Engine) prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := tree.Ensure(e.group(shimGroup)); err != nil {
+	if err := tree.Ensure(e.group(engine.ShimGroup)); err != nil {
 		return err
 	}
 	e.mu.Lock()

@@ -20,6 +20,7 @@ import (
 
 	"staddle.internal/kit/fault"
 	"staddle.internal/kit/logging"
+	"staddle.internal/services/sandboxhost/internal/engine"
 )
 
 // healLimit bounds talking to a shim.
@@ -122,24 +123,24 @@ func readBootstrap(bundle string) (bootstrap, error) {
 }
 
 // bundle finds the folder that containerd keeps of a task: the shims of the same
-// containerd and namespace work in such folders.
+// containerd and namespace work in such folders. They are looked for in their own
+// control group only: what a workload calls itself and where it works is its own
+// business.
 func (e *Engine) bundle(containerID string) (string, error) {
-	procs, err := os.ReadDir("/proc")
+	pids, err := e.cgroups.Processes(e.group(engine.ShimGroup))
 	if err != nil {
 		return "", err
 	}
-	for _, p := range procs {
-		if _, err := strconv.Atoi(p.Name()); err != nil {
-			continue
-		}
-		raw, err := os.ReadFile(filepath.Join("/proc", p.Name(), "cmdline"))
+	for _, pid := range pids {
+		proc := filepath.Join("/proc", strconv.Itoa(pid))
+		raw, err := os.ReadFile(filepath.Join(proc, "cmdline"))
 		if err != nil {
 			continue // it ended
 		}
 		if !isShim(strings.Split(string(raw), "\x00"), e.cfg.Namespace, e.cfg.Address) {
 			continue
 		}
-		dir, err := os.Readlink(filepath.Join("/proc", p.Name(), "cwd"))
+		dir, err := os.Readlink(filepath.Join(proc, "cwd"))
 		if err != nil {
 			continue
 		}

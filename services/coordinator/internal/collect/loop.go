@@ -90,7 +90,7 @@ func (l *Loop) pass(ctx context.Context, view mirror.View) error {
 		case fault.Reason(err) == store.ReasonRevision:
 			continue // it was changed meanwhile; the change brings us back
 		case errors.Is(err, fault.Unavailable):
-			return errors.Join(err, l.deps.Mirror.Await(ctx, written))
+			return err
 		case err != nil: // it alone cannot be written: the others do not wait for it
 			l.deps.Log.Error("step refused", logging.Step(step.What), logging.Reason(record.Label(step.Record)), logging.Err(err))
 			continue

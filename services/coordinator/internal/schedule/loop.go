@@ -22,9 +22,10 @@ import (
 	"staddle.internal/services/coordinator/internal/store"
 )
 
-// writer is what the loop needs of the store.
-type writer interface {
+// records is what the loop needs of the store.
+type records interface {
 	Commit(ctx context.Context, c store.Change) (uint64, error)
+	Newest(ctx context.Context) (uint64, error)
 }
 
 // reader is what the loop needs of the mirror.
@@ -35,7 +36,7 @@ type reader interface {
 
 // Deps is what the loop needs.
 type Deps struct {
-	Store  writer
+	Store  records
 	Mirror reader
 	Log    *slog.Logger
 }
@@ -52,10 +53,11 @@ var retry = backoff.Policy{Initial: 100 * time.Millisecond, Cap: 5 * time.Second
 // Run looks at all waiting sandboxes whenever a record changes, until ctx ends.
 func (l *Loop) Run(ctx context.Context, ready func()) error {
 	ready()
-	attempt := 0
+	attempt, caughtUp := 0, false
 	for {
-		view := l.deps.Mirror.View()
-		if err := l.pass(ctx, view); err != nil {
+		view, err := l.turn(ctx, caughtUp)
+		caughtUp = err == nil
+		if err != nil {
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
@@ -73,6 +75,22 @@ func (l *Loop) Run(ctx context.Context, ready func()) error {
 			return context.Cause(ctx)
 		}
 	}
+}
+
+// turn makes one pass. The mirror must have caught up first: what the leader before
+// has placed, or a write whose answer was lost, takes room that it may not show yet.
+func (l *Loop) turn(ctx context.Context, caughtUp bool) (mirror.View, error) {
+	if !caughtUp {
+		newest, err := l.deps.Store.Newest(ctx)
+		if err != nil {
+			return mirror.View{}, err
+		}
+		if err := l.deps.Mirror.Await(ctx, newest); err != nil {
+			return mirror.View{}, err
+		}
+	}
+	view := l.deps.Mirror.View()
+	return view, l.pass(ctx, view)
 }
 
 // pass decides about every waiting sandbox, oldest first, and waits until the
@@ -94,7 +112,7 @@ func (l *Loop) pass(ctx context.Context, view mirror.View) error {
 		case fault.Reason(err) == store.ReasonRevision:
 			continue // it was changed meanwhile; the change brings us back
 		case errors.Is(err, fault.Unavailable):
-			return errors.Join(err, l.deps.Mirror.Await(ctx, written))
+			return err
 		case err != nil: // it alone cannot be written: the others do not wait for it
 			l.deps.Log.Error("placement refused", id.Sandbox(sandbox.GetMeta().GetUid()).Attr(), logging.Err(err))
 			continue

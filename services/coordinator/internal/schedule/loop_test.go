@@ -16,6 +16,8 @@ import (
 
 // cluster is a store that refuses some, and remembers what was written and awaited.
 type cluster struct {
+	newest  uint64
+	view    mirror.View
 	refuse  map[string]error // by uid of the sandbox
 	written []string
 	awaited uint64
@@ -30,7 +32,9 @@ func (c *cluster) Commit(_ context.Context, change store.Change) (uint64, error)
 	return uint64(len(c.written)), nil
 }
 
-func (c *cluster) View() mirror.View { return mirror.View{} }
+func (c *cluster) Newest(context.Context) (uint64, error) { return c.newest, nil }
+
+func (c *cluster) View() mirror.View { return c.view }
 
 func (c *cluster) Await(_ context.Context, revision uint64) error {
 	c.awaited = revision
@@ -56,12 +60,22 @@ func TestLoop_OneThatCannotBeWrittenHoldsUpNobody(t *testing.T) {
 	}{
 		{"refused for good", fault.New(fault.Invalid, "too large"), []string{"1", "3"}, 2, false},
 		{"changed meanwhile", fault.WithReason(fault.New(fault.Conflict, "changed"), store.ReasonRevision), []string{"1", "3"}, 2, false},
-		{"no answer", fault.New(fault.Unavailable, "away"), []string{"1"}, 1, true},
+		{"no answer", fault.New(fault.Unavailable, "away"), []string{"1"}, 0, true},
 	} {
 		got := &cluster{refuse: map[string]error{"2": c.err}}
 		err := NewLoop(Deps{Store: got, Mirror: got, Log: slog.New(slog.DiscardHandler)}).pass(t.Context(), view)
 		if (err != nil) != c.fails || !slices.Equal(got.written, c.written) || got.awaited != c.awaited {
 			t.Errorf("%s: got error %v, %v written and revision %d awaited, want %v and %d", c.name, err, got.written, got.awaited, c.written, c.awaited)
 		}
+	}
+}
+
+// Before the first pass of a leader, and after a failure, the mirror must show what
+// was placed by others, or by a write without an answer.
+func TestLoop_CatchesUpBeforeItPlaces(t *testing.T) {
+	c := &cluster{newest: 7}
+	l := NewLoop(Deps{Store: c, Mirror: c, Log: slog.New(slog.DiscardHandler)})
+	if _, err := l.turn(t.Context(), false); err != nil || c.awaited != 7 {
+		t.Errorf("got error %v and revision %d awaited, want 7", err, c.awaited)
 	}
 }

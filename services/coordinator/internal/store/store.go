@@ -238,6 +238,23 @@ func (s *Store) Current(ctx context.Context) (uint64, error) {
 	return uint64(resp.Header.Revision), nil
 }
 
+// Newest returns the revision of the newest write to anything that is there and
+// watched: a mirror that has reached it has missed no record.
+func (s *Store) Newest(ctx context.Context) (uint64, error) {
+	ctx, cancel := context.WithTimeout(ctx, askLimit)
+	defer cancel()
+	from, to := s.keys.watched()
+	resp, err := s.etcd.Get(ctx, from, clientv3.WithRange(to), clientv3.WithKeysOnly(),
+		clientv3.WithSort(clientv3.SortByModRevision, clientv3.SortDescend), clientv3.WithLimit(1))
+	if err != nil {
+		return 0, asked("ask for the newest record", err)
+	}
+	if len(resp.Kvs) == 0 {
+		return 0, nil
+	}
+	return uint64(resp.Kvs[0].ModRevision), nil
+}
+
 // Incarnation returns the name of this history, giving it one at first use.
 func (s *Store) Incarnation(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, askLimit)

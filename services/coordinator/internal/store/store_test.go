@@ -178,6 +178,28 @@ func TestStore_RefusesWhatIsTooLarge(t *testing.T) {
 	}
 }
 
+func TestStore_NewestIsTheLastWriteOfWhatIsThere(t *testing.T) {
+	s, _ := start(t)
+	if got, err := s.Newest(t.Context()); err != nil || got != 0 {
+		t.Errorf("of nothing: got %d and %v, want 0", got, err)
+	}
+	var last *record.Resource
+	for _, name := range []string{"b", "a"} {
+		r := disk(name)
+		made, err := s.Create(t.Context(), r, store.Change{}, "request "+name, r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		last = made
+	}
+	if _, err := s.Incarnation(t.Context()); err != nil { // raises the revision of the whole, and is no record
+		t.Fatal(err)
+	}
+	if got, err := s.Newest(t.Context()); err != nil || got != last.GetMeta().GetRevision() {
+		t.Errorf("got %d and %v, want %d", got, err, last.GetMeta().GetRevision())
+	}
+}
+
 func TestStore_SaysThatARevisionIsCompacted(t *testing.T) {
 	s, c := start(t)
 	first := create(t, s, disk("d1"))

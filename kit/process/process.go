@@ -52,10 +52,11 @@ func (p *Process) Dial(neighbour string) (*grpc.ClientConn, error) {
 		return conn, nil
 	}
 	path := p.Paths.Socket(neighbour)
-	if neighbour == config.ContainerdName {
+	foreign := neighbour == config.ContainerdName
+	if foreign {
 		path = p.Config.Containerd.Address
 	}
-	conn, err := rpc.Dial(path, rpc.DialConfig{Process: p.Name, Log: p.Log})
+	conn, err := rpc.Dial(path, rpc.DialConfig{Process: p.Name, Log: p.Log, Foreign: foreign})
 	if err != nil {
 		return nil, err
 	}

@@ -34,6 +34,9 @@ type DialConfig struct {
 	// Process is the name of the calling process. Where several processes share
 	// one user it tells the server which one calls; empty means the operator.
 	Process string
+	// Foreign says that the server is none of ours: it is asked for signs of life as
+	// seldom as any server of gRPC allows. One that is asked more often hangs up.
+	Foreign bool
 	// FailFast reports an unreachable server at once instead of waiting for it
 	// until the deadline. A person at a terminal wants that.
 	FailFast bool
@@ -77,6 +80,10 @@ func dialOptions(cfg DialConfig) ([]grpc.DialOption, error) {
 	if err != nil {
 		return nil, err
 	}
+	keepalive := keepaliveDefault
+	if cfg.Foreign {
+		keepalive = keepaliveForeign
+	}
 	creds := &handshaker{}
 	if cfg.TLS != nil {
 		creds.tls = credentials.NewTLS(cfg.TLS)
@@ -89,7 +96,7 @@ func dialOptions(cfg DialConfig) ([]grpc.DialOption, error) {
 			Backoff:           backoff.Config{BaseDelay: 20 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 500 * time.Millisecond},
 			MinConnectTimeout: 2 * time.Second,
 		}),
-		keepaliveDefault.client(),
+		keepalive.client(),
 		grpc.WithDisableServiceConfig(),
 		grpc.WithDefaultServiceConfig(sc),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(MaxMessageSize)),

@@ -19,6 +19,8 @@ import (
 	"golang.org/x/net/http2"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
@@ -107,6 +109,36 @@ func TestKeepalive_UDS5_TwentyIdleMinutes(t *testing.T) {
 			t.Errorf("%d connections, want 1", got)
 		}
 	})
+}
+
+// A server of others, with the rules of grpc itself, hangs up on who asks it for
+// signs of life as often as our own servers allow: each few minutes, at rest.
+func TestKeepalive_ForeignServerIsAskedSeldom(t *testing.T) {
+	for _, foreign := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			server := grpc.NewServer()
+			healthv1.RegisterHealthServer(server, health.NewServer())
+			l := bufconn.Listen(1 << 16)
+			go func() { _ = server.Serve(l) }() // ends with Stop
+			defer server.Stop()
+			conn, err := Dial("/bufconn", DialConfig{Foreign: foreign, Options: []grpc.DialOption{
+				grpc.WithTransportCredentials(insecure.NewCredentials()),
+				grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }),
+			}})
+			must(t, err)
+			defer conn.Close()
+			ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+			defer cancel()
+			stream, err := healthv1.NewHealthClient(conn).Watch(ctx, &healthv1.HealthCheckRequest{})
+			must(t, err)
+			_, err = stream.Recv()
+			must(t, err)
+			_, err = stream.Recv()
+			if held := errors.Is(ctx.Err(), context.DeadlineExceeded); held != foreign {
+				t.Errorf("foreign %t: the stream held for an hour: %t (%v)", foreign, held, err)
+			}
+		})
+	}
 }
 
 // bufconnPair is a server and a client without sockets, for fake time.

@@ -67,7 +67,7 @@ func (s *Server) mend(serving *servers, l net.Listener) net.Listener {
 	fresh, err := Listen(path, socketMode(l))
 	if err != nil {
 		s.cfg.Log.Warn("socket lost", logging.Path(path), logging.Err(err))
-		s.status.Block("socket", fmt.Sprintf("socket %s was removed", path))
+		s.status.Block("socket", fmt.Sprintf("socket lost: %v", err))
 		return l
 	}
 	s.cfg.Log.Warn("socket remade", logging.Path(path))

@@ -57,6 +57,13 @@ var keepaliveDefault = keepalivePolicy{
 	serverMinTime: 10 * time.Second,
 }
 
+// keepaliveForeign is for servers of others, which by default allow a sign of life
+// every five minutes.
+var keepaliveForeign = keepalivePolicy{
+	clientTime: 6 * time.Minute, clientTimeout: 10 * time.Second,
+	serverMinTime: 5 * time.Minute,
+}
+
 func (k keepalivePolicy) server() grpc.ServerOption {
 	return grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: k.serverMinTime, PermitWithoutStream: true})
 }

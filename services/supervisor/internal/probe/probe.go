@@ -14,6 +14,9 @@ package probe
 
 import (
 	"context"
+	"errors"
+	"io/fs"
+	"os"
 	"time"
 
 	"google.golang.org/grpc"
@@ -62,14 +65,15 @@ type Target struct {
 	Name   string
 	PID    int
 	Socket string
-	// Plain has no GetStatus.
+	// Plain is a process of somebody else: it has no GetStatus, and does not mend
+	// its socket when the path is lost.
 	Plain bool
 }
 
 // Watch asks one process until ctx ends, which is when the process has. emit gets
 // events without a time. It never fails because of the process.
 func Watch(ctx context.Context, cfg Config, t Target, emit func(machine.Event)) error {
-	conn, err := rpc.Dial(t.Socket, rpc.DialConfig{Process: "supervisor"})
+	conn, err := rpc.Dial(t.Socket, rpc.DialConfig{Process: "supervisor", Foreign: t.Plain})
 	if err != nil {
 		return err
 	}
@@ -239,7 +243,11 @@ func (w *watcher) missed() {
 		w.tell(machine.Event{Kind: machine.Silent})
 		return
 	}
-	w.tell(machine.Event{Kind: machine.Hung, Reason: "gave no answer to health, several times in a row"})
+	reason := "gave no answer to health, several times in a row"
+	if w.unreachable() {
+		reason = "its socket " + w.target.Socket + " was removed"
+	}
+	w.tell(machine.Event{Kind: machine.Hung, Reason: reason})
 }
 
 func (w *watcher) present() {
@@ -253,6 +261,10 @@ func (w *watcher) present() {
 // ask returns what health says, and whether it says anything in time. An error
 // that is an answer means not serving.
 func (w *watcher) ask(ctx context.Context) (serving, ok bool) {
+	if w.unreachable() { // for as long as a question to who is silent
+		_ = backoff.Wait(ctx, w.cfg.Timeout) // cut short when the process has ended, which is an answer as well
+		return false, false
+	}
 	ctx, cancel := context.WithTimeout(ctx, w.cfg.Timeout)
 	defer cancel()
 	answer, err := w.health.Check(ctx, &healthv1.HealthCheckRequest{}, grpc.WaitForReady(true))
@@ -260,6 +272,16 @@ func (w *watcher) ask(ctx context.Context) (serving, ok bool) {
 		return false, fault.KindOf(err) != fault.Unavailable
 	}
 	return answer.GetStatus() == healthv1.HealthCheckResponse_SERVING, true
+}
+
+// unreachable says that nobody who comes now reaches a process that does not mend
+// its socket. The connection of this watcher would go on and never notice.
+func (w *watcher) unreachable() bool {
+	if !w.target.Plain {
+		return false
+	}
+	info, err := os.Stat(w.target.Socket)
+	return errors.Is(err, fs.ErrNotExist) || err == nil && info.Mode().Type() != fs.ModeSocket
 }
 
 // notServing tells the process's own reason.

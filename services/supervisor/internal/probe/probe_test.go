@@ -2,6 +2,7 @@ package probe
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -25,12 +26,17 @@ func quick() Config {
 type watched struct {
 	t      *testing.T
 	status *rpc.Status
+	path   string
 	events chan machine.Event
 	stop   context.CancelFunc // of the server
 	wg     sync.WaitGroup
 }
 
-func watch(t *testing.T) *watched {
+func watch(t *testing.T) *watched { return watchAs(t, false) }
+
+// watchAs watches the server as one of ours, or as one of somebody else.
+func watchAs(t *testing.T, plain bool) *watched {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "sv")
 	if err != nil {
 		t.Fatal(err)
@@ -46,13 +52,13 @@ func watch(t *testing.T) *watched {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &watched{t: t, status: server.Status(), events: make(chan machine.Event, 1000)}
+	w := &watched{t: t, status: server.Status(), path: path, events: make(chan machine.Event, 1000)}
 	serving, stop := context.WithCancel(t.Context())
 	w.stop = stop
 	w.wg.Go(func() { _ = server.Member(listener).Run(serving, func() {}) }) // it ends with the cause of serving
 	asking, cancel := context.WithCancel(t.Context())
 	w.wg.Go(func() { // ends with asking
-		if err := Watch(asking, quick(), Target{Name: "storage", PID: 7, Socket: path}, func(e machine.Event) { w.events <- e }); err != nil {
+		if err := Watch(asking, quick(), Target{Name: "storage", PID: 7, Socket: path, Plain: plain}, func(e machine.Event) { w.events <- e }); err != nil {
 			t.Error(err)
 		}
 	})
@@ -117,6 +123,26 @@ func TestWatch_CountsMissesOnlyAfterAFirstAnswer(t *testing.T) {
 	w.untilKind(machine.Silent)
 	if e := w.untilKind(machine.Hung); !strings.Contains(e.Reason, "no answer") {
 		t.Errorf("got %+v, want a reason", e)
+	}
+}
+
+// A server of ours makes its socket anew where the path is lost. One of somebody
+// else does not: whoever starts later would never reach it, while the connections
+// that it has go on.
+func TestWatch_LostSocketOfAForeignProcess(t *testing.T) {
+	for _, loss := range []func(string) error{
+		os.Remove,
+		func(path string) error { return errors.Join(os.Remove(path), os.WriteFile(path, nil, 0o600)) },
+	} {
+		w := watchAs(t, true)
+		w.status.SetReady()
+		w.untilKind(machine.Serving)
+		if err := loss(w.path); err != nil {
+			t.Fatal(err)
+		}
+		if e := w.untilKind(machine.Hung); !strings.Contains(e.Reason, w.path) {
+			t.Errorf("got %+v, want the reason to name the socket", e)
+		}
 	}
 }
 

@@ -52,7 +52,8 @@ func trimOutput(dir, name string, limit int64) error {
 
 // trim copies all whole blocks away and collapses them. Where the file system
 // cannot do that the file is cut to nothing, and what is written between the end
-// of the copy and the cut is lost.
+// of the copy and the cut is lost. On a disk too full for the copy, what is cut off
+// is lost: the file must not keep the disk full.
 func trim(f *os.File, info os.FileInfo, older string) error {
 	block := int64(4096)
 	if st, ok := info.Sys().(*syscall.Stat_t); ok && st.Blksize > 0 {
@@ -63,14 +64,24 @@ func trim(f *os.File, info os.FileInfo, older string) error {
 	if err != nil {
 		return err
 	}
-	if _, err := io.Copy(out, io.NewSectionReader(f, 0, whole)); err != nil {
+	if err := copyIfRoom(out, io.NewSectionReader(f, 0, whole)); err != nil {
 		return errors.Join(err, out.Close())
 	}
 	err = unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_COLLAPSE_RANGE, 0, whole)
 	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL) {
-		if _, err = io.Copy(out, io.NewSectionReader(f, whole, 1<<62)); err == nil {
+		if err = copyIfRoom(out, io.NewSectionReader(f, whole, 1<<62)); err == nil {
 			err = f.Truncate(0)
 		}
 	}
 	return errors.Join(err, out.Close())
+}
+
+// copyIfRoom appends what r has to out, and empties out if the disk has no room.
+func copyIfRoom(out *os.File, r io.Reader) error {
+	_, err := io.Copy(out, r)
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		_, seekErr := out.Seek(0, io.SeekStart)
+		return errors.Join(out.Truncate(0), seekErr)
+	}
+	return err
 }

@@ -109,12 +109,17 @@ func New(cfg Config, deps Deps) *Runner {
 func (r *Runner) notifySocket() string { return filepath.Join(r.cfg.RunDir, "notify.sock") }
 
 // owner says whose process wrote to the fd store: the number counts until the
-// component has its next process, so that words of the dying are heard.
-func (r *Runner) owner(pid int, _ uint32) (string, bool) {
+// component has its next process, so that words of the dying are heard. Meanwhile
+// the number may be used again, so that the user has to be the component's too.
+func (r *Runner) owner(pid int, uid uint32) (string, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	name, ok := r.owners[pid]
-	return name, ok
+	c := r.children[name]
+	if !ok || c == nil || uid != c.spec.user() {
+		return "", false
+	}
+	return name, true
 }
 
 // Run ends left-overs, makes the sockets, and then serves Start until ctx ends.
@@ -186,26 +191,28 @@ func (r *Runner) addChild(ctx context.Context, s Spec) (err error) {
 }
 
 // endLeftovers ends all that an earlier supervisor noted, all at once, also of
-// components that are in the graph no more.
+// components that are in the graph no more. One that the kernel cannot end holds up
+// its own component only: by its cgroup, and by the lock on its data.
 func (r *Runner) endLeftovers(ctx context.Context) error {
 	names, err := noted(r.cfg.RunDir)
 	if err != nil {
 		return err
 	}
 	var wg sync.WaitGroup
-	errs := make([]error, len(names))
-	for i, name := range names {
+	for _, name := range names {
 		ours := slices.ContainsFunc(r.cfg.Specs, func(s Spec) bool { return s.Name == name && !s.Foreign })
 		wg.Go(func() { // waited for below
 			pid, err := endLeftover(ctx, r.cfg.RunDir, name, r.boot, ours, r.cfg.LeftoverGrace)
-			if pid != 0 {
+			switch {
+			case err != nil:
+				r.deps.Log.Warn("left-over not ended", logging.Component(name), logging.Err(err))
+			case pid != 0:
 				r.deps.Log.Warn("left-over ended", logging.Component(name), slog.Int("pid", pid))
 			}
-			errs[i] = err
 		})
 	}
 	wg.Wait()
-	return errors.Join(errs...)
+	return context.Cause(ctx)
 }
 
 // release gives up everything that outlives single children.

@@ -1,6 +1,7 @@
 package child
 
 import (
+	"os"
 	"slices"
 	"strings"
 
@@ -31,6 +32,14 @@ type Spec struct {
 
 // reduced reports whether the process gets no more rights than its capabilities.
 func (s Spec) reduced() bool { return s.UID != 0 }
+
+// user is as whom it runs.
+func (s Spec) user() uint32 {
+	if s.reduced() {
+		return uint32(s.UID)
+	}
+	return uint32(os.Getuid())
+}
 
 // passedOn are the variables of our own environment that a child gets: where
 // programs are, how to speak, how to reach the outside, and what is observed.

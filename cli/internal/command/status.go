@@ -11,6 +11,8 @@ import (
 
 	supervisorv1 "staddle.internal/proto/gen/staddle/supervisor/v1"
 
+	"staddle.internal/kit/fault"
+
 	"staddle.internal/cli/internal/exit"
 	"staddle.internal/cli/internal/graph"
 	"staddle.internal/cli/internal/manifest"
@@ -45,6 +47,9 @@ func (a *app) status(ctx context.Context, watch bool) error {
 		return a.watchStatus(ctx, graph.New(settings.Paths))
 	}
 	g, err := graph.New(settings.Paths).Now(ctx)
+	if fault.KindOf(err) == fault.NotFound && settings.Context != "" {
+		return fmt.Errorf("%w (%s says that it is there)", err, settings.Context)
+	}
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,8 @@
 package command_test
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -67,4 +69,24 @@ func TestCompletion_OffersWhatIsThere(t *testing.T) {
 	if got := completed(t, "--node-socket", h.path+".none", "stop", ""); len(got) != 0 {
 		t.Errorf("without a target it offers %q", got)
 	}
+}
+
+func TestStatus_NamesTheFileThatNamesAnInstallationThatIsGone(t *testing.T) {
+	home := t.TempDir()
+	t.Setenv("HOME", home)
+	t.Setenv("XDG_CONFIG_HOME", home)
+	file := filepath.Join(home, "staddle", "config.yaml")
+	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("version: 1\nroot: " + home + "/gone\n")
+	want(t, cli(t, "status"), 3, home+"/gone/etc/node.yaml does not exist", file, "try: staddle up")
+	write("version: 1\nroot: [\n")
+	want(t, cli(t, "status"), 2, file+":", "try: correct the file, or remove it")
 }

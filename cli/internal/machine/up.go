@@ -97,7 +97,7 @@ func (m *Machine) bringUp(ctx context.Context, replaced []string) error {
 	if _, stopErr := m.Stop(cleanup); stopErr != nil {
 		return errors.Join(err, stopErr)
 	}
-	m.say("what was started has been stopped again")
+	m.say("what was started has been stopped again; a sandbox that ran goes on, until: staddle down")
 	return exit.Try(err, "staddle up, once the cause is gone")
 }
 

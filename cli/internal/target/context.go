@@ -11,6 +11,8 @@ import (
 
 	"staddle.internal/kit/config"
 	"staddle.internal/kit/fault"
+
+	"staddle.internal/cli/internal/exit"
 )
 
 // contextVersion is the only format of the context file.
@@ -29,6 +31,8 @@ type Context struct {
 	CA          string `yaml:"ca"`
 	Certificate string `yaml:"certificate"`
 	Key         string `yaml:"key"`
+
+	file string // that it was read from
 }
 
 // Validate checks what the types cannot say.
@@ -62,9 +66,9 @@ func (h Home) Read() (*Context, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := Context{Version: contextVersion}
+	c := Context{Version: contextVersion, file: h.file()}
 	if err := config.Decode(h.file(), data, &c); err != nil {
-		return nil, err
+		return nil, exit.Try(err, "correct the file, or remove it: staddle up writes it anew")
 	}
 	return &c, nil
 }

@@ -37,6 +37,8 @@ type Flags struct {
 type Settings struct {
 	// Paths of the installation on this machine.
 	Paths config.Paths
+	// Context is the file that says so; empty means that no file does.
+	Context string
 	// NodeSocket is sandboxhost's socket.
 	NodeSocket string
 	// Direct is true when commands go to NodeSocket and to no coordinator.
@@ -83,7 +85,7 @@ func loadContext(f Flags) (*Settings, error) {
 		switch {
 		case err == nil:
 			return &Settings{
-				Paths: config.Paths{Root: c.Root}, Coordinator: c.Coordinator,
+				Paths: config.Paths{Root: c.Root}, Context: c.file, Coordinator: c.Coordinator,
 				CA: c.CA, Cert: c.Certificate, Key: c.Key,
 			}, nil
 		case fault.KindOf(err) != fault.NotFound && f.NodeSocket == "":

@@ -71,15 +71,16 @@ func members() []Component {
 		{Name: ContainerdName},
 		{Name: "clusteraccess"}, // ready never means connected: a coordinator beside it holds nothing up
 		{
+			// It mounts, and removes what workloads left, whoever owns it there.
 			Name: "storage", OrderOnly: []string{"clusteraccess"},
-			Capabilities: []string{"CAP_SYS_ADMIN", "CAP_MKNOD", "CAP_DAC_OVERRIDE", "CAP_CHOWN", "CAP_FOWNER"},
+			Capabilities: []string{"CAP_SYS_ADMIN", "CAP_DAC_OVERRIDE", "CAP_FOWNER"},
 		},
 		{
+			// It makes namespaces, mounts, interfaces and rules, ends what is left in control
+			// groups, looks into images and control groups of root, and asks a shim of root
+			// where it works.
 			Name: "sandboxhost", Needs: []string{ContainerdName, "storage"}, OrderOnly: []string{"clusteraccess"},
-			Capabilities: []string{
-				"CAP_SYS_ADMIN", "CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_NET_BIND_SERVICE", "CAP_SYS_PTRACE", "CAP_KILL",
-				"CAP_MKNOD", "CAP_DAC_OVERRIDE", "CAP_CHOWN", "CAP_FOWNER", "CAP_SYS_CHROOT", "CAP_SETUID", "CAP_SETGID",
-			},
+			Capabilities: []string{"CAP_SYS_ADMIN", "CAP_NET_ADMIN", "CAP_SYS_PTRACE", "CAP_KILL", "CAP_DAC_OVERRIDE"},
 		},
 		{Name: "storage-agent", Needs: []string{"clusteraccess", "storage", "sandboxhost"}},
 		{Name: "sandbox-agent", Needs: []string{"clusteraccess", "sandboxhost"}},

@@ -37,12 +37,15 @@ type writer struct {
 	file   *os.File
 	index  *os.File
 	start  int64 // of the open segment
-	end    int64 // of the stream: the offset of the next byte
+	end    int64 // of the stream: the offset of the next byte; before resume, how many were thrown away
+
+	resumed bool // it is known what an earlier writer left
 
 	indexedAt  time.Time
 	indexedEnd int64
 	plainCopy  bool // this filesystem does not take splice
 	buffer     []byte
+	unwritten  []byte // the part of buffer that was read and is not in a segment yet
 
 	thrown    int64 // bytes thrown away since the disk is full
 	pauseEnds time.Time
@@ -91,7 +94,9 @@ func (w *writer) step(pipe *os.File) (int64, error) {
 		if w.makeRoom(err) {
 			continue
 		}
-		w.st.store.warn("output thrown away", w.st.key, logging.Err(err))
+		if w.thrown == 0 { // once, until there is room again
+			w.st.store.warn("output thrown away", w.st.key, logging.Err(err))
+		}
 		w.pauseEnds = time.Now().Add(fullPause)
 		return w.throwAway(pipe)
 	}
@@ -132,20 +137,22 @@ func (w *writer) move(pipe *os.File) (int64, error) {
 	return n, spliceErr
 }
 
-// copy is move for a filesystem without splice.
+// copy is move for a filesystem without splice. What was read and could not be
+// written is the next to be written, or to be thrown away.
 func (w *writer) copy(pipe *os.File, at, room int64) (int64, error) {
-	n, err := w.read(pipe, room)
-	if err != nil || n == 0 {
-		return 0, err
+	if len(w.unwritten) == 0 {
+		n, err := w.read(pipe, room)
+		if err != nil || n == 0 {
+			return 0, err
+		}
+		w.unwritten = w.buffer[:n]
 	}
-	written, err := w.file.WriteAt(w.buffer[:n], at)
-	if written < n { // what was read is lost: it counts
-		w.thrown += int64(n - written)
+	n, err := w.file.WriteAt(w.unwritten[:min(int64(len(w.unwritten)), room)], at)
+	w.unwritten = w.unwritten[n:]
+	if n > 0 {
+		err = nil // what is left meets it again
 	}
-	if written == 0 {
-		return 0, err
-	}
-	return int64(written), nil
+	return int64(n), err
 }
 
 // read reads into the buffer. Zero is the end.
@@ -169,7 +176,11 @@ func (w *writer) throwAway(pipe *os.File) (int64, error) {
 	if err := w.closeSegment(); err != nil {
 		w.st.store.warn("segment not closed", w.st.key, logging.Err(err))
 	}
-	n, err := w.read(pipe, batch)
+	n, err := len(w.unwritten), error(nil)
+	if n == 0 {
+		n, err = w.read(pipe, batch)
+	}
+	w.unwritten = nil
 	w.thrown += int64(n)
 	w.end += int64(n)
 	return int64(n), err
@@ -208,7 +219,7 @@ func (w *writer) ensureSegment() error {
 	if w.file != nil && w.end-w.start < w.st.store.segment {
 		return nil
 	}
-	if w.file == nil && w.end == 0 {
+	if !w.resumed {
 		if err := w.resume(); err != nil {
 			return err
 		}
@@ -227,28 +238,29 @@ func (w *writer) ensureSegment() error {
 	return w.openSegment(w.end)
 }
 
-// resume goes on behind what an earlier writer left.
+// resume goes on behind what an earlier writer left. What was thrown away while
+// that could not be asked lies between.
 func (w *writer) resume() error {
 	starts, err := segments(w.st.dir)
-	if err != nil || len(starts) == 0 {
+	if err != nil {
 		return err
 	}
-	w.starts = starts
+	if len(starts) == 0 {
+		w.resumed = true
+		return nil
+	}
 	last := starts[len(starts)-1]
 	info, err := os.Stat(segmentPath(w.st.dir, last))
 	if err != nil {
 		return err
 	}
-	w.end = last + info.Size()
-	if info.Size() >= w.st.store.segment {
+	gap := w.end > 0
+	w.starts, w.resumed = starts, true
+	w.end += last + info.Size()
+	if gap || info.Size() >= w.st.store.segment {
 		return nil
 	}
-	w.starts = starts[:len(starts)-1]
-	if err := w.openSegment(last); err != nil {
-		w.starts = starts
-		return err
-	}
-	return nil
+	return w.openSegment(last)
 }
 
 // openSegment opens segment and index that begin at start. The segment is not
@@ -269,7 +281,9 @@ func (w *writer) openSegment(start int64) error {
 		return errors.Join(fmt.Errorf("mend index: %w", err), file.Close(), index.Close())
 	}
 	w.file, w.index, w.start = file, index, start
-	w.starts = append(w.starts, start)
+	if n := len(w.starts); n == 0 || w.starts[n-1] != start {
+		w.starts = append(w.starts, start)
+	}
 	w.indexedAt = time.Time{}
 	return nil
 }

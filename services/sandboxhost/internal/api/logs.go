@@ -11,6 +11,7 @@ import (
 	"staddle.internal/kit/watch"
 	"staddle.internal/services/sandboxhost/internal/logs"
 
+	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
 	sandboxhostv1 "staddle.internal/proto/gen/staddle/sandboxhost/v1"
 )
 
@@ -84,8 +85,8 @@ func (s *Server) readAttempt(
 		if !follow {
 			return nil
 		}
-		_, err := s.await(stream.Context(), at, at.Attempt-1)
-		if err != nil || stream.Context().Err() != nil {
+		first, err := s.await(stream.Context(), at, at.Attempt-1, endedBy(at.Attempt))
+		if err != nil || first != at.Attempt { // it ended before it had a container
 			return err
 		}
 		return s.logs.Read(stream.Context(), at, true, sender(stream, at.Attempt))
@@ -110,7 +111,7 @@ func (s *Server) readNewest(
 	}
 	for follow {
 		at.StdoutOffset, at.StderrOffset = 0, 0
-		if at.Attempt, err = s.await(stream.Context(), at, at.Attempt); err != nil || at.Attempt == 0 {
+		if at.Attempt, err = s.await(stream.Context(), at, at.Attempt, removed); err != nil || at.Attempt == 0 {
 			return err
 		}
 		if err := s.logs.Read(stream.Context(), at, true, sender(stream, at.Attempt)); err != nil {
@@ -121,14 +122,15 @@ func (s *Server) readNewest(
 }
 
 // await returns the first attempt after the given one of which something is kept,
-// or 0 when the sandbox is removed before there is one.
-func (s *Server) await(ctx context.Context, at logs.Position, after uint64) (uint64, error) {
+// or 0 when it is over before there is one.
+func (s *Server) await(
+	ctx context.Context, at logs.Position, after uint64, over func(*sandboxhostv1.SandboxState) bool,
+) (uint64, error) {
 	for ev := range s.host.States().Subscribe(ctx) {
-		removed := ev.Kind == watch.Deleted || ev.Value.GetStatus().GetTornDownAt() != nil
 		if ev.Kind == watch.Synced || ev.Key != at.UID {
 			continue
 		}
-		if removed {
+		if ev.Kind == watch.Deleted || removed(ev.Value) {
 			return 0, nil
 		}
 		kept, err := s.logs.Attempts(at.UID, at.Container)
@@ -140,8 +142,21 @@ func (s *Server) await(ctx context.Context, at logs.Position, after uint64) (uin
 				return attempt, nil
 			}
 		}
+		if over(ev.Value) {
+			return 0, nil
+		}
 	}
 	return 0, context.Cause(ctx)
+}
+
+func removed(s *sandboxhostv1.SandboxState) bool { return s.GetStatus().GetTornDownAt() != nil }
+
+// endedBy says of a sandbox that one of its attempts has ended.
+func endedBy(attempt uint64) func(*sandboxhostv1.SandboxState) bool {
+	return func(s *sandboxhostv1.SandboxState) bool {
+		status := s.GetStatus()
+		return status.GetAttempt() > attempt || status.GetPhase() >= resourcev1.SandboxPhase_SANDBOX_PHASE_STOPPED
+	}
 }
 
 // sender sends chunks of one attempt.

@@ -412,3 +412,20 @@ func TestServer_ReadLogs(t *testing.T) {
 		})
 	}
 }
+
+// An attempt that ends before it has a container has no output to wait for.
+func TestServer_FollowsNothingOfAnAttemptThatEnded(t *testing.T) {
+	inBubble(t, fakeLogs{}, func(d *door) {
+		r := request("web")
+		r.Spec.RestartPolicy = resourcev1.RestartPolicy_RESTART_POLICY_NEVER
+		r.Spec.Containers[0].Image = "test.invalid/none:1"
+		d.ensure(r)
+		stream, err := d.client.ReadLogs(d.t.Context(), &sandboxhostv1.ReadLogsRequest{Uid: r.GetUid(), Attempt: 1, Follow: true})
+		if err != nil {
+			d.t.Fatal(err)
+		}
+		if _, err := stream.Recv(); !errors.Is(err, io.EOF) {
+			d.t.Errorf("got %v, want the end", err)
+		}
+	})
+}

@@ -293,7 +293,7 @@ func (k *keeper) troubled(ctx context.Context, a engine.Action, err error) {
 	kind := fault.KindOf(err)
 	final := kind == fault.Invalid || kind == fault.NotFound || kind == fault.Denied ||
 		kind == fault.Internal && k.retry.tries >= unclassified
-	if final && bringsUp(a.Step) {
+	if final && bringsUp(a.Step) && k.rec.GetStatus().GetPhase() < running { // what runs is never ended for it
 		k.log.Warn("step cannot succeed", logging.Step(string(a.Step)), logging.Err(err))
 		k.life.failure = err
 		k.retry = retryNotes{}

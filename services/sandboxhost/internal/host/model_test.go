@@ -139,7 +139,7 @@ func (m *model) do(a engine.Action) {
 		if !bringsUp(a.Step) {
 			m.t.Fatalf("%s: %v\n%s", a.Step, err, m.story())
 		}
-		m.failed = true
+		m.failed = m.rec.GetStatus().GetPhase() < running
 	}
 	switch a.Step {
 	case engine.StepImages:
@@ -209,7 +209,7 @@ func (m *model) alive() int {
 // disturb does something that may happen at any time.
 func (m *model) disturb(r *rand.Rand) {
 	name := string(rune('a' + r.IntN(3)))
-	switch r.IntN(8) {
+	switch r.IntN(9) {
 	case 0:
 		_ = m.engine.End(m.uid, name, engine.Exit{Code: uint32(r.IntN(2))}) // may not run
 	case 1:
@@ -229,7 +229,9 @@ func (m *model) disturb(r *rand.Rand) {
 			m.rec, _ = restore(nil, nil, o, m.boot, m.at())
 			m.saved = m.rec
 		}
-	case 7: // reboot
+	case 7: // somebody tidies interfaces up
+		m.engine.Detach(m.uid)
+	case 8: // reboot
 		m.engine.Reboot()
 		m.forgetLife()
 		m.boot += "+"

@@ -81,6 +81,8 @@ func (in Input) bringUp() Decision {
 	switch {
 	case !missing && phase < running:
 		return Decision{Kind: Enter, Phase: running}
+	case !missing && in.networkLost():
+		return act(engine.StepNetwork)
 	case !missing:
 		return Decision{}
 	case in.Hold != "": // adopted in a later phase than it waits in
@@ -100,6 +102,12 @@ func (in Input) bringUp() Decision {
 	}
 	id := engine.ContainerID(in.Observed.UID, name, in.Record.GetStatus().GetAttempt())
 	return Decision{Kind: Act, Action: engine.Action{Step: step, Container: name, ContainerID: id}}
+}
+
+// networkLost says that somebody took the interface of a sandbox away that can have
+// it back.
+func (in Input) networkLost() bool {
+	return !hostNetwork(in.Record) && in.Observed.Namespaces && len(in.Observed.Addresses) == 0
 }
 
 // windDown removes the containers of an attempt that ends or has ended, gives

@@ -96,6 +96,7 @@ func TestNext_Life(t *testing.T) {
 			m.settle()
 			m.cutOff = false
 		}, 2, running, "", 1},
+		{"interface taken away", specOf(always, sleep()), func(m *model) { m.engine.Detach(m.uid) }, 1, running, "", 1},
 		{"unreadable", specOf(always, sleep()), func(m *model) {
 			m.engine.Garble(m.uid, "a")
 			m.wish(stop)
@@ -143,6 +144,8 @@ func TestNext_ComesToRest(t *testing.T) {
 			t.Fatalf("seed %d: stopped, but %v\n%s", seed, s.GetPhase(), m.story())
 		case wanted && policy(m.rec) == always && s.GetPhase() != running:
 			t.Fatalf("seed %d: should run, but %v\n%s", seed, s.GetPhase(), m.story())
+		case s.GetPhase() == running && len(m.observe().Addresses) == 0:
+			t.Fatalf("seed %d: running without an address\n%s", seed, m.story())
 		case wanted && s.GetPhase() == running && m.alive() == 0:
 			t.Fatalf("seed %d: running without a process\n%s", seed, m.story())
 		}

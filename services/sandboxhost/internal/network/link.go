@@ -52,17 +52,21 @@ func (n *Network) connect(uid id.Sandbox, addr netip.Addr) (err error) {
 	}
 	defer func() { err = errors.Join(err, ns.Close()) }()
 
+	bridge, mtu, err := n.ground()
+	if err != nil {
+		return err
+	}
 	name := hostInterface(uid)
 	if old, err := netlink.LinkByName(name); err == nil {
+		if joined, err := n.rejoin(uid, old, addr, bridge); err != nil || joined {
+			return err
+		}
 		if err := netlink.LinkDel(old); err != nil && !isGone(err) {
 			return fmt.Errorf("remove half made interface %s: %w", name, err)
 		}
 	} else if !isGone(err) {
 		return fmt.Errorf("look at interface %s: %w", name, err)
 	}
-	n.mu.Lock()
-	bridge, mtu := n.bridge, n.mtu
-	n.mu.Unlock()
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU, attrs.MasterIndex = name, mtu, bridge
 	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: inside, PeerMTU: uint32(mtu), PeerNamespace: netlink.NsFd(ns.Fd())}
@@ -76,6 +80,39 @@ func (n *Network) connect(uid id.Sandbox, addr netip.Addr) (err error) {
 		return fmt.Errorf("bring up interface %s: %w", name, err)
 	}
 	return nil
+}
+
+// ground is the bridge that interfaces stand on, made anew if somebody took it away.
+func (n *Network) ground() (bridge, mtu int, err error) {
+	n.mu.Lock()
+	bridge = n.bridge
+	n.mu.Unlock()
+	_, err = netlink.LinkByIndex(bridge)
+	if isGone(err) {
+		err = n.substrate()
+	}
+	if err != nil {
+		return 0, 0, fmt.Errorf("find bridge %s: %w", n.cfg.Bridge, err)
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.bridge, n.mtu, nil
+}
+
+// rejoin puts an interface that lacks nothing but its bridge back on it: the
+// connections of the sandbox go on. It reports whether that was so.
+func (n *Network) rejoin(uid id.Sandbox, old netlink.Link, addr netip.Addr, bridge int) (bool, error) {
+	if old.Attrs().Flags&net.FlagUp == 0 {
+		return false, nil
+	}
+	within, ok, err := n.addressWithin(uid)
+	if err != nil || !ok || within != addr {
+		return false, err
+	}
+	if err := netlink.LinkSetMasterByIndex(old, bridge); err != nil {
+		return false, fmt.Errorf("put interface %s on bridge %s: %w", old.Attrs().Name, n.cfg.Bridge, err)
+	}
+	return true, nil
 }
 
 // configure sets address and default route within the namespace.

@@ -74,7 +74,8 @@ type Network struct {
 	byAddr map[netip.Addr]id.Sandbox
 	last   netip.Addr // given out last; the next one is looked for behind it
 	mtu    int
-	bridge int // index of the bridge
+	bridge int    // index of the bridge
+	rules  string // of our table, as they were made
 }
 
 // New returns the network. It opens nothing.

@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"path/filepath"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -35,7 +34,14 @@ func (n *Network) substrate() error {
 	if err := forwarding(); err != nil {
 		return err
 	}
-	return n.applyRules()
+	if err := n.applyRules(); err != nil {
+		return err
+	}
+	rules, err := n.listRules()
+	n.mu.Lock()
+	n.rules = rules
+	n.mu.Unlock()
+	return err
 }
 
 // Teardown removes the rules and the bridge, with whatever hangs on it. It is for
@@ -157,16 +163,22 @@ func uplinkMTU() (int, error) {
 // forwarding lets this network namespace pass packets on. Where it does so
 // already, the file may be read-only.
 func forwarding() error {
-	const file = "/proc/sys/net/ipv4/ip_forward"
-	have, err := os.ReadFile(file)
-	if err != nil {
-		return fmt.Errorf("read ip_forward: %w", err)
+	if on, err := forwards(); err != nil || on {
+		return err
 	}
-	if len(have) > 0 && have[0] == '1' {
-		return nil
-	}
-	if err := os.WriteFile(filepath.Clean(file), []byte("1"), 0); err != nil {
+	if err := os.WriteFile(forwardFile, []byte("1"), 0); err != nil {
 		return fmt.Errorf("switch on ip_forward: %w", err)
 	}
 	return nil
+}
+
+const forwardFile = "/proc/sys/net/ipv4/ip_forward"
+
+// forwards says whether packets are passed on.
+func forwards() (bool, error) {
+	have, err := os.ReadFile(forwardFile)
+	if err != nil {
+		return false, fmt.Errorf("read ip_forward: %w", err)
+	}
+	return len(have) > 0 && have[0] == '1', nil
 }

@@ -52,8 +52,16 @@ func (e *Engine) Run(ctx context.Context, ready func()) error {
 		return fmt.Errorf("connect to containerd at %s: %w", e.cfg.Address, e.clientErr)
 	}
 	var wg sync.WaitGroup
-	wg.Go(func() { e.hints.run(ctx) }) // ends with ctx; waited for below
-	err := e.keepInTouch(ctx, ready)
+	adopted := make(chan struct{})
+	var once sync.Once
+	wg.Go(func() { e.hints.run(ctx) })            // ends with ctx; waited for below
+	wg.Go(func() { e.tendNetwork(ctx, adopted) }) // the same
+	err := e.keepInTouch(ctx, func() {
+		once.Do(func() {
+			close(adopted)
+			ready()
+		})
+	})
 	wg.Wait()
 	return errors.Join(err, e.logs.Close(), e.network.Close(), e.client.Close())
 }
@@ -61,7 +69,6 @@ func (e *Engine) Run(ctx context.Context, ready func()) error {
 // keepInTouch runs one session after the other. Only what is wrong with this
 // node itself ends it.
 func (e *Engine) keepInTouch(ctx context.Context, ready func()) error {
-	var once sync.Once
 	adopted := false
 	attempt, since := 0, time.Now()
 	delay := time.Duration(0)
@@ -69,7 +76,7 @@ func (e *Engine) keepInTouch(ctx context.Context, ready func()) error {
 		began := time.Now()
 		err := e.session(ctx, &adopted, func() {
 			since = time.Time{}
-			once.Do(ready)
+			ready()
 		})
 		if ctx.Err() != nil {
 			return nil //nolint:nilerr // it was told to end, which is no failure

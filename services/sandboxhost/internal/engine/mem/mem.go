@@ -312,6 +312,14 @@ func (e *Engine) Vanish(uid id.Sandbox, name string) {
 	e.hint(uid)
 }
 
+// Detach takes the interface of a sandbox away as somebody else would.
+func (e *Engine) Detach(uid id.Sandbox) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.sandbox(uid).address = netip.Addr{}
+	e.hint(uid)
+}
+
 // Garble makes the notes of a container unreadable.
 func (e *Engine) Garble(uid id.Sandbox, name string) {
 	e.mu.Lock()

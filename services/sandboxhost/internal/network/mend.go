@@ -1,0 +1,155 @@
+package network
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"github.com/vishvananda/netlink"
+
+	"staddle.internal/kit/id"
+	"staddle.internal/kit/logging"
+)
+
+// Mend looks whether bridge, forwarding and rules are as Open made them, and makes
+// them so again: whoever loads a firewall anew or tidies interfaces up takes them
+// away from under sandboxes that run. Nothing is written while nothing has changed.
+// It returns the sandboxes that are not attached, for whoever owns them to attach
+// again.
+func (n *Network) Mend(ctx context.Context) ([]id.Sandbox, error) {
+	if err := context.Cause(ctx); err != nil {
+		return nil, err
+	}
+	broken, err := n.broken()
+	if err != nil {
+		return nil, err
+	}
+	if broken != "" {
+		n.log.Warn("network mended", logging.Reason(broken))
+		if err := n.substrate(); err != nil {
+			return nil, err
+		}
+	}
+	return n.unattached()
+}
+
+// broken says what is not as it should be, "" if nothing.
+func (n *Network) broken() (string, error) {
+	n.mu.Lock()
+	index, rules := n.bridge, n.rules
+	n.mu.Unlock()
+	bridge, err := netlink.LinkByName(n.cfg.Bridge)
+	if isGone(err) {
+		return "bridge " + n.cfg.Bridge + " is gone", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("find bridge %s: %w", n.cfg.Bridge, err)
+	}
+	if a := bridge.Attrs(); a.Index != index || a.Flags&net.FlagUp == 0 {
+		return "bridge " + n.cfg.Bridge + " is another, or down", nil
+	}
+	addrs, err := netlink.AddrList(bridge, netlink.FAMILY_V4)
+	if err != nil {
+		return "", fmt.Errorf("list addresses of bridge %s: %w", n.cfg.Bridge, err)
+	}
+	want := netip.PrefixFrom(n.gateway(), n.cfg.Subnet.Bits()).String()
+	if !slices.ContainsFunc(addrs, func(a netlink.Addr) bool { return a.IPNet.String() == want }) {
+		return "bridge " + n.cfg.Bridge + " has lost its address", nil
+	}
+	if on, err := forwards(); err != nil || !on {
+		return "ip_forward was switched off", err
+	}
+	now, err := n.listRules()
+	if err != nil || now == rules {
+		return "", err
+	}
+	return "the rules of table " + n.tableName() + " were changed", nil
+}
+
+// unattached lists the sandboxes with an address whose interface is not in place.
+func (n *Network) unattached() ([]id.Sandbox, error) {
+	links, err := netlink.LinkList()
+	if err != nil {
+		return nil, fmt.Errorf("list interfaces: %w", err)
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	whole := map[string]bool{}
+	for _, l := range links {
+		if a := l.Attrs(); a.Flags&net.FlagUp != 0 && a.MasterIndex == n.bridge {
+			whole[a.Name] = true
+		}
+	}
+	var off []id.Sandbox
+	for uid := range n.byUID {
+		if !whole[hostInterface(uid)] {
+			off = append(off, uid)
+		}
+	}
+	return off, nil
+}
+
+// listRules is all that our table holds, in a form to be compared; "" if it has no
+// chain, or is not there.
+func (n *Network) listRules() (string, error) {
+	c, err := nftables.New()
+	if err != nil {
+		return "", fmt.Errorf("open nftables: %w", err)
+	}
+	sum, found := sha256.New(), false
+	chains, err := c.ListChainsOfTableFamily(nftables.TableFamilyIPv4)
+	if err != nil {
+		return "", fmt.Errorf("list chains: %w", err)
+	}
+	for _, chain := range chains {
+		if chain.Table.Name != n.tableName() {
+			continue
+		}
+		found = true
+		fmt.Fprintf(sum, "chain %s %s\n", chain.Name, chain.Type)
+		rules, err := c.GetRules(chain.Table, chain)
+		if err != nil {
+			return "", fmt.Errorf("list rules of chain %s: %w", chain.Name, err)
+		}
+		for _, rule := range rules {
+			for _, e := range rule.Exprs {
+				raw, err := expr.Marshal(byte(nftables.TableFamilyIPv4), e)
+				if err != nil {
+					return "", fmt.Errorf("read rule of chain %s: %w", chain.Name, err)
+				}
+				fmt.Fprintf(sum, "%x\n", raw)
+			}
+		}
+	}
+	if !found {
+		return "", nil
+	}
+	if err := n.listSets(c, func(key []byte, end bool) { fmt.Fprintf(sum, "element %x %t\n", key, end) }); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(sum.Sum(nil)), nil
+}
+
+// listSets shows the elements of our sets.
+func (n *Network) listSets(c *nftables.Conn, show func(key []byte, end bool)) error {
+	sets, err := c.GetSets(&nftables.Table{Name: n.tableName(), Family: nftables.TableFamilyIPv4})
+	if err != nil {
+		return fmt.Errorf("list sets of table %s: %w", n.tableName(), err)
+	}
+	for _, set := range sets {
+		elements, err := c.GetSetElements(set)
+		if err != nil {
+			return fmt.Errorf("list set %s: %w", set.Name, err)
+		}
+		for _, e := range elements {
+			show(e.Key, e.IntervalEnd)
+		}
+	}
+	return nil
+}

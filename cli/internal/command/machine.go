@@ -67,10 +67,7 @@ func (a *app) down(ctx context.Context, m *machine.Machine, purge, yes bool) err
 			return err
 		}
 	}
-	if err := m.Down(ctx); err != nil || !purge {
-		return err
-	}
-	return m.Purge()
+	return m.Down(ctx, purge)
 }
 
 // confirm asks on the terminal; without one the answer must be given as a flag.

@@ -17,9 +17,22 @@ import (
 )
 
 // Down stops the installation and everything that it runs: the processes, then
-// the sandboxes and what they have in the kernel. Data stays. It is safe when
-// nothing runs.
-func (m *Machine) Down(ctx context.Context) error {
+// the sandboxes and what they have in the kernel. Data stays, unless it is purged.
+// It is safe when nothing runs.
+func (m *Machine) Down(ctx context.Context, purge bool) error {
+	if err := m.takeDown(ctx); err != nil {
+		return err
+	}
+	if purge {
+		return m.purge()
+	}
+	if _, err := os.Stat(m.Paths.Var("")); err == nil {
+		m.say("data stays in %s", m.Paths.Var(""))
+	}
+	return nil
+}
+
+func (m *Machine) takeDown(ctx context.Context) error {
 	names := m.runningSandboxes(ctx)
 	stopped, err := m.Stop(ctx)
 	if err != nil {
@@ -45,7 +58,7 @@ func (m *Machine) Down(ctx context.Context) error {
 	if len(names) > 0 {
 		m.say("ended sandboxes: %s", strings.Join(names, ", "))
 	}
-	m.say("nothing of it runs; data stays in %s", m.Paths.Var(""))
+	m.say("nothing of it runs")
 	return nil
 }
 
@@ -98,7 +111,7 @@ func (m *Machine) runningSandboxes(ctx context.Context) []string {
 	return names
 }
 
-// Leftovers lists what Purge removes.
+// Leftovers lists what is purged.
 func (m *Machine) Leftovers() []string {
 	all := []string{m.Bin(), m.Paths.Etc(), m.Paths.Var(""), m.Paths.Run()}
 	if m.Paths.Root == "" && linked(systemCommand, m.binary("staddle")) {
@@ -107,9 +120,9 @@ func (m *Machine) Leftovers() []string {
 	return all
 }
 
-// Purge removes the installation's files. Anything still mounted below them is a
+// purge removes the installation's files. Anything still mounted below them is a
 // reason to remove nothing: what is behind a mount is not ours to delete.
-func (m *Machine) Purge() error {
+func (m *Machine) purge() error {
 	mounts, err := mountsBelow(m.Leftovers())
 	if err != nil {
 		return fmt.Errorf("purge: %w", err)
@@ -118,6 +131,9 @@ func (m *Machine) Purge() error {
 		return exit.Try(fault.New(fault.Conflict, "purge: still mounted: %s", strings.Join(mounts, ", ")), "staddle down")
 	}
 	for _, path := range m.Leftovers() {
+		if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) {
+			continue
+		}
 		if err := os.RemoveAll(path); err != nil {
 			return fmt.Errorf("purge: %w", err)
 		}

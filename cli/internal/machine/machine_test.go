@@ -235,13 +235,12 @@ func TestRunning_IsWhoHoldsTheLock(t *testing.T) {
 func TestDown_IsSafeWhenNothingWasEverThere(t *testing.T) {
 	var said strings.Builder
 	m := &Machine{Paths: config.Paths{Root: filepath.Join(t.TempDir(), "none")}, Out: &said, Err: &said}
-	if err := m.Down(t.Context()); err != nil {
-		t.Fatal(err)
+	for _, purge := range []bool{false, true} {
+		if err := m.Down(t.Context(), purge); err != nil {
+			t.Fatal(err)
+		}
 	}
-	if err := m.Purge(); err != nil {
-		t.Fatal(err)
-	}
-	if !strings.Contains(said.String(), "no supervisor runs") {
+	if !strings.Contains(said.String(), "no supervisor runs") || strings.Contains(said.String(), "removed") || strings.Contains(said.String(), "stays") {
 		t.Errorf("said %q", said.String())
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"go.yaml.in/yaml/v3"
 
@@ -101,7 +102,8 @@ func (h Home) Save(c Context) error {
 	return h.write(h.file(), text)
 }
 
-// Forget removes the context, if it is about the installation below root.
+// Forget removes the context, if it is about the installation below root, with its
+// folder if nothing else is in it.
 func (h Home) Forget(root string) error {
 	c, err := h.Read()
 	if fault.KindOf(err) == fault.NotFound || err == nil && c.Root != root {
@@ -114,6 +116,9 @@ func (h Home) Forget(root string) error {
 		if err := os.Remove(filepath.Join(h.folder(), name)); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return fmt.Errorf("remove context: %w", err)
 		}
+	}
+	if err := os.Remove(h.folder()); err != nil && !errors.Is(err, syscall.ENOTEMPTY) {
+		return fmt.Errorf("remove context: %w", err)
 	}
 	return nil
 }

@@ -130,7 +130,13 @@ func nameOf(annotations map[string]string) string {
 func whole(ctx context.Context, store content.Store, record images.Image) error {
 	found := false
 	check := func(ctx context.Context, desc ocispec.Descriptor) ([]ocispec.Descriptor, error) {
-		if _, err := store.Info(ctx, desc.Digest); err != nil {
+		info, err := store.Info(ctx, desc.Digest)
+		if err != nil {
+			return nil, err
+		}
+		real := desc
+		real.Size = info.Size // of which the archive may say something else
+		if err := describable(real); err != nil {
 			return nil, err
 		}
 		found = found || images.IsConfigType(desc.MediaType)
@@ -142,6 +148,9 @@ func whole(ctx context.Context, store content.Store, record images.Image) error 
 	err := images.Walk(ctx, handler, record.Target)
 	if errdefs.IsNotFound(err) {
 		return fault.New(fault.Invalid, "import image %s: the archive is not whole: %w", record.Name, err)
+	}
+	if errors.Is(err, fault.Invalid) { // our own word
+		return fmt.Errorf("import image %s: %w", record.Name, err)
 	}
 	if err != nil {
 		return fault.New(fault.Unavailable, "import image %s: %w", record.Name, err)

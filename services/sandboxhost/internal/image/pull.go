@@ -141,8 +141,12 @@ func (s *Store) fetch(ctx context.Context, c *containerd.Client, name string, f 
 	return s.ready(ctx, c, img.Metadata())
 }
 
-// see notes a part of the image for the progress.
+// see notes a part of the image for the progress, and refuses it before it is
+// fetched if it must not be read.
 func (f *flight) see(_ context.Context, desc ocispec.Descriptor) ([]ocispec.Descriptor, error) {
+	if err := describable(desc); err != nil {
+		return nil, err
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.parts[desc.Digest] = desc

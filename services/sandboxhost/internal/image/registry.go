@@ -3,6 +3,7 @@ package image
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"slices"
@@ -105,6 +106,8 @@ func classify(doing string, err error) error {
 		return classifyStatus(doing, status.StatusCode, err)
 	}
 	switch {
+	case errors.Is(err, fault.Invalid): // our own word
+		return fmt.Errorf("%s: %w", doing, err)
 	case diskFull(err):
 		return fault.WithReason(fault.New(fault.Exhausted, "%s: the disk is full: %w", doing, err), "DISK_FULL")
 	case errors.Is(err, docker.ErrInvalidAuthorization), errdefs.IsUnauthorized(err), errdefs.IsPermissionDenied(err):

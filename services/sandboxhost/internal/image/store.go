@@ -169,8 +169,32 @@ func (s *Store) Forget(d digest.Digest) {
 	delete(s.known, d)
 }
 
+// maxDescription bounds the parts that say what an image is, which are read into
+// memory; whoever made the image chose them.
+const maxDescription = 8 << 20
+
+// describable refuses a description that is larger. Other parts may have any size.
+func describable(desc ocispec.Descriptor) error {
+	describes := images.IsIndexType(desc.MediaType) || images.IsManifestType(desc.MediaType) || images.IsConfigType(desc.MediaType)
+	if !describes {
+		return nil
+	}
+	return readable(desc)
+}
+
+func readable(desc ocispec.Descriptor) error {
+	if desc.Size <= maxDescription {
+		return nil
+	}
+	return fault.WithReason(fault.New(fault.Invalid, "part %s, which describes the image, has %d bytes of at most %d",
+		desc.Digest, desc.Size, int64(maxDescription)), "IMAGE_TOO_LARGE")
+}
+
 // inspect reads manifest and configuration of a present image.
 func (s *Store) inspect(ctx context.Context, c *containerd.Client, record images.Image) (Image, error) {
+	if err := readable(record.Target); err != nil {
+		return Image{}, fmt.Errorf("image %s: %w", record.Name, err)
+	}
 	store := c.ContentStore()
 	manifest, err := images.Manifest(ctx, store, record.Target, platforms.Default())
 	if errdefs.IsNotFound(err) {
@@ -178,6 +202,9 @@ func (s *Store) inspect(ctx context.Context, c *containerd.Client, record images
 	}
 	if err != nil {
 		return Image{}, fault.New(fault.Unavailable, "read manifest of image %s: %w", record.Name, err)
+	}
+	if err := readable(manifest.Config); err != nil {
+		return Image{}, fmt.Errorf("image %s: %w", record.Name, err)
 	}
 	raw, err := content.ReadBlob(ctx, store, manifest.Config)
 	if errdefs.IsNotFound(err) {

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -67,8 +69,61 @@ func (st *stream) adopt(pipe *os.File, fresh bool) error {
 	}
 }
 
-// openStreams lists the streams that were not closed.
+// openStreams lists the streams that were not closed: those of which something is
+// kept, and those whose FIFO is there although somebody took their output away. A
+// workload that nobody reads from would wait for ever.
 func (s *Store) openStreams() ([]key, error) {
+	open, err := s.keptStreams()
+	if err != nil {
+		return nil, err
+	}
+	piped, err := s.pipedStreams()
+	if err != nil {
+		return nil, err
+	}
+	for _, k := range piped {
+		if _, ended := s.stream(k).more(); !ended && !slices.Contains(open, k) {
+			open = append(open, k)
+		}
+	}
+	return open, nil
+}
+
+// pipedStreams lists the streams that have a FIFO.
+func (s *Store) pipedStreams() ([]key, error) {
+	uids, err := namespace.List(s.cfg.Run)
+	if err != nil {
+		return nil, err
+	}
+	var piped []key
+	for _, uid := range uids {
+		fifos, err := os.ReadDir(filepath.Join(s.cfg.Run, uid.Lower(), fifoFolder))
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return nil, fmt.Errorf("list fifos of sandbox %s: %w", uid, err)
+		}
+		for _, f := range fifos {
+			if k, ok := parseFIFO(uid, f.Name()); ok {
+				piped = append(piped, k)
+			}
+		}
+	}
+	return piped, nil
+}
+
+// parseFIFO undoes key.fifo.
+func parseFIFO(uid id.Sandbox, file string) (key, bool) {
+	stem, name, _ := strings.Cut(file, ".")
+	dash := strings.LastIndexByte(stem, '-')
+	if dash < 0 {
+		return key{}, false
+	}
+	attempt, err := strconv.ParseUint(stem[dash+1:], 10, 64)
+	k := key{uid: uid, container: stem[:dash], attempt: attempt, stderr: name == "stderr"}
+	return k, err == nil && k.fifo() == file
+}
+
+// keptStreams lists the streams of which something is kept and that were not closed.
+func (s *Store) keptStreams() ([]key, error) {
 	uids, err := s.Sandboxes()
 	if err != nil {
 		return nil, err

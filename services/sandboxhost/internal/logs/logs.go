@@ -158,9 +158,14 @@ func (s *Store) dir(k key) string {
 	return filepath.Join(s.cfg.Dir, k.uid.Lower(), k.container, strconv.FormatUint(k.attempt, 10), k.name())
 }
 
+// fifoFolder is where the FIFOs of a sandbox are, in its own folder.
+const fifoFolder = "io"
+
+// fifo is the file name of the stream's FIFO.
+func (k key) fifo() string { return fmt.Sprintf("%s-%d.%s", k.container, k.attempt, k.name()) }
+
 func (s *Store) fifo(k key) string {
-	name := fmt.Sprintf("%s-%d.%s", k.container, k.attempt, k.name())
-	return filepath.Join(s.cfg.Run, k.uid.Lower(), "io", name)
+	return filepath.Join(s.cfg.Run, k.uid.Lower(), fifoFolder, k.fifo())
 }
 
 // Kept says whether anything that a sandbox wrote is kept.

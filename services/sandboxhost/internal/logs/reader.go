@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,8 +19,10 @@ import (
 	"staddle.internal/kit/id"
 )
 
-// MaxChunk is how much a Chunk carries at most.
-const MaxChunk = 32 << 10
+// MaxChunk is how much a Chunk carries at most: with what a message adds to it, not
+// more than the 32 KiB that grpc has buffers for. A byte more, and each message
+// that a slow reader has not taken holds one of 1 MiB.
+const MaxChunk = 32<<10 - 512
 
 // Attempts lists the attempts of a container of which output is kept, ascending.
 // None is an answer, no error.
@@ -53,10 +56,18 @@ func (s *Store) Read(ctx context.Context, at Position, follow bool, emit func(Ch
 	pair := s.pair(at.UID, at.Container, at.Attempt)
 	var cursors []*cursor
 	if at.Stdout {
-		cursors = append(cursors, &cursor{st: pair[0], offset: at.StdoutOffset})
+		cursors = append(cursors, &cursor{st: pair[0], offset: at.StdoutOffset, limit: math.MaxInt64})
 	}
 	if at.Stderr {
-		cursors = append(cursors, &cursor{st: pair[1], offset: at.StderrOffset})
+		cursors = append(cursors, &cursor{st: pair[1], offset: at.StderrOffset, limit: math.MaxInt64})
+	}
+	if !follow { // a workload that never rests would be followed for ever
+		for _, c := range cursors {
+			var err error
+			if c.limit, err = endOf(c.st.dir); err != nil {
+				return err
+			}
+		}
 	}
 	err := readAll(ctx, cursors, follow, emit)
 	for _, c := range cursors {
@@ -131,6 +142,7 @@ func readKept(ctx context.Context, cursors []*cursor, emit func(Chunk) error) er
 type cursor struct {
 	st     *stream
 	offset int64
+	limit  int64 // it reads nothing from here on
 
 	file   *os.File
 	index  *os.File
@@ -154,8 +166,11 @@ func (c *cursor) fill(timed bool) (bool, error) {
 				return false, err
 			}
 		}
+		if c.offset >= c.limit {
+			return false, nil
+		}
 		at, until := c.timeOf(c.offset)
-		most := int64(MaxChunk)
+		most := min(MaxChunk, c.limit-c.offset)
 		if timed && until > c.offset {
 			most = min(most, until-c.offset)
 		}
@@ -270,6 +285,23 @@ func (c *cursor) entry(i int) (int64, time.Time) {
 		return 1<<63 - 1, time.Time{}
 	}
 	return int64(binary.BigEndian.Uint64(raw[:8])), time.Unix(0, int64(binary.BigEndian.Uint64(raw[8:])))
+}
+
+// endOf is the offset behind the last byte that is kept.
+func endOf(dir string) (int64, error) {
+	starts, err := segments(dir)
+	if err != nil || len(starts) == 0 {
+		return 0, err
+	}
+	last := starts[len(starts)-1]
+	info, err := os.Stat(segmentPath(dir, last))
+	if errors.Is(err, os.ErrNotExist) {
+		return last, nil // an empty one, closed meanwhile
+	}
+	if err != nil {
+		return 0, fmt.Errorf("look at log segment: %w", err)
+	}
+	return last + info.Size(), nil
 }
 
 // segments lists the starts of the segments in dir, ascending.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -36,8 +37,9 @@ type writer struct {
 	starts []int64 // of all segments, ascending
 	file   *os.File
 	index  *os.File
-	start  int64 // of the open segment
-	end    int64 // of the stream: the offset of the next byte; before resume, how many were thrown away
+	opened fs.FileInfo // of the open segment
+	start  int64       // of the open segment
+	end    int64       // of the stream: the offset of the next byte; before resume, how many were thrown away
 
 	resumed bool // it is known what an earlier writer left
 
@@ -203,6 +205,21 @@ func (w *writer) note(n int64) {
 		return // costs a time, no byte; a torn entry is cut off at the next opening
 	}
 	w.indexedAt, w.indexedEnd = now, before
+	w.checkPlace()
+}
+
+// checkPlace closes a segment that somebody has taken from its place: nobody would
+// read what is written to it. The next byte makes folder and segment anew.
+func (w *writer) checkPlace() {
+	info, err := os.Stat(segmentPath(w.st.dir, w.start))
+	if err == nil && os.SameFile(info, w.opened) || err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return
+	}
+	w.st.store.warn("segment taken away", w.st.key, logging.Path(w.st.dir))
+	if err := w.closeSegment(); err != nil {
+		w.st.store.warn("segment not closed", w.st.key, logging.Err(err))
+	}
+	w.starts = nil
 }
 
 // tellThrown reports once what a full disk has cost.
@@ -266,6 +283,9 @@ func (w *writer) resume() error {
 // openSegment opens segment and index that begin at start. The segment is not
 // opened for appending: the kernel refuses to splice into such a file.
 func (w *writer) openSegment(start int64) error {
+	if err := os.MkdirAll(w.st.dir, 0o700); err != nil {
+		return err
+	}
 	file, err := os.OpenFile(segmentPath(w.st.dir, start), os.O_WRONLY|os.O_CREATE, 0o600)
 	if err != nil {
 		return err
@@ -280,7 +300,11 @@ func (w *writer) openSegment(start int64) error {
 	if err != nil {
 		return errors.Join(fmt.Errorf("mend index: %w", err), file.Close(), index.Close())
 	}
-	w.file, w.index, w.start = file, index, start
+	opened, err := file.Stat()
+	if err != nil {
+		return errors.Join(err, file.Close(), index.Close())
+	}
+	w.file, w.index, w.opened, w.start = file, index, opened, start
 	if n := len(w.starts); n == 0 || w.starts[n-1] != start {
 		w.starts = append(w.starts, start)
 	}

@@ -29,6 +29,13 @@ import (
 // maxAccounts bounds how much of a file of accounts is read.
 const maxAccounts = 1 << 20
 
+// maxKnown bounds of how many images the accounts are remembered, and maxRemembered
+// how long they may be for that: what an image says fills no memory.
+const (
+	maxKnown      = 256
+	maxRemembered = 64 << 10
+)
+
 // viewPrefix begins the names of views. Each look has one of its own: two at a time
 // never remove each other's, and one that a death left half made is in nobody's way.
 const viewPrefix = "staddle-look-"
@@ -40,7 +47,7 @@ const viewLife = 10 * time.Minute
 // accounts are the files of users and groups of one image.
 type accounts struct{ passwd, group []byte }
 
-// users finds users in images. Each image is looked into once.
+// users finds users in images, and remembers what it found there.
 type users struct {
 	e *Engine
 
@@ -85,10 +92,25 @@ func (u *users) accounts(ctx context.Context, img image.Image) (accounts, error)
 	if err != nil {
 		return accounts{}, fmt.Errorf("read accounts of image %s: %w", img.Name, err)
 	}
+	u.remember(img.ChainID, a)
+	return a, nil
+}
+
+// remember spares the next look into an image; in place of any other if there are
+// too many.
+func (u *users) remember(chainID string, a accounts) {
+	if len(a.passwd)+len(a.group) > maxRemembered {
+		return
+	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.known[img.ChainID] = a
-	return a, nil
+	for other := range u.known {
+		if len(u.known) < maxKnown {
+			break
+		}
+		delete(u.known, other)
+	}
+	u.known[chainID] = a
 }
 
 // read mounts the root filesystem of an image for a moment.

@@ -498,10 +498,11 @@ type ContainerSpec struct {
 	// image that is present on the node is used without any network contact.
 	Image string `protobuf:"bytes,2,opt,name=image,proto3" json:"image,omitempty"`
 	// Program and leading arguments in place of the image's entrypoint. Empty
-	// means the image's. At most 256 items.
+	// means the image's. At most 256 items, none with a zero byte, which no program
+	// can be given.
 	Command []string `protobuf:"bytes,3,rep,name=command,proto3" json:"command,omitempty"`
 	// Arguments in place of the image's. Empty means the image's unless command
-	// is given. At most 1024 items.
+	// is given. At most 1024 items, none with a zero byte.
 	Args []string `protobuf:"bytes,4,rep,name=args,proto3" json:"args,omitempty"`
 	// Environment in addition to the image's; at most 512 entries with different
 	// names. Values are not secret: they are stored and shown.
@@ -617,7 +618,7 @@ type EnvironmentVariable struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name: letters, digits and "_", not starting with a digit.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Value, at most 128 KiB. Empty is a value.
+	// Value, at most 128 KiB, without a zero byte. Empty is a value.
 	Value         string `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1305,22 +1306,25 @@ const file_staddle_resource_v1_sandbox_proto_rawDesc = "" +
 	"\x10DisconnectPolicy\x12K\n" +
 	"\n" +
 	"stop_after\x18\x01 \x01(\v2\x19.google.protobuf.DurationB\x11\xbaH\x0e\xaa\x01\v\"\x05\b\x80\x9a\x9e\x012\x02\b\n" +
-	"R\tstopAfter\"\xec\x03\n" +
+	"R\tstopAfter\"\x8d\x04\n" +
 	"\rContainerSpec\x12>\n" +
 	"\x04name\x18\x01 \x01(\tB*\xbaH'r%\x10\x01\x18 2\x1f^[a-z0-9]([-a-z0-9]*[a-z0-9])?$R\x04name\x12 \n" +
 	"\x05image\x18\x02 \x01(\tB\n" +
-	"\xbaH\ar\x05\x10\x01\x18\x80\x04R\x05image\x12+\n" +
-	"\acommand\x18\x03 \x03(\tB\x11\xbaH\x0e\x92\x01\v\x10\x80\x02\"\x06r\x04(\x80\x80\bR\acommand\x12%\n" +
-	"\x04args\x18\x04 \x03(\tB\x11\xbaH\x0e\x92\x01\v\x10\x80\b\"\x06r\x04(\x80\x80\bR\x04args\x12E\n" +
-	"\x03env\x18\x05 \x03(\v2(.staddle.resource.v1.EnvironmentVariableB\t\xbaH\x06\x92\x01\x03\x10\x80\x04R\x03env\x120\n" +
-	"\vworking_dir\x18\x06 \x01(\tB\x0f\xbaH\f\xd8\x01\x01r\a\x18\x80 2\x02^/R\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80\x04R\x05image\x127\n" +
+	"\acommand\x18\x03 \x03(\tB\x1d\xbaH\x1a\x92\x01\x17\x10\x80\x02\"\x12r\x10(\x80\x80\b2\n" +
+	"^[^\\x00]*$R\acommand\x121\n" +
+	"\x04args\x18\x04 \x03(\tB\x1d\xbaH\x1a\x92\x01\x17\x10\x80\b\"\x12r\x10(\x80\x80\b2\n" +
+	"^[^\\x00]*$R\x04args\x12E\n" +
+	"\x03env\x18\x05 \x03(\v2(.staddle.resource.v1.EnvironmentVariableB\t\xbaH\x06\x92\x01\x03\x10\x80\x04R\x03env\x129\n" +
+	"\vworking_dir\x18\x06 \x01(\tB\x18\xbaH\x15\xd8\x01\x01r\x10\x18\x80 2\v^/[^\\x00]*$R\n" +
 	"workingDir\x12/\n" +
 	"\x04user\x18\a \x01(\tB\x1b\xbaH\x18r\x16\x18@2\x12^[A-Za-z0-9_.:-]*$R\x04user\x12;\n" +
 	"\x06limits\x18\b \x01(\v2#.staddle.resource.v1.ResourceLimitsR\x06limits\x12>\n" +
-	"\x05disks\x18\t \x03(\v2\x1e.staddle.resource.v1.DiskMountB\b\xbaH\x05\x92\x01\x02\x10\x10R\x05disks\"n\n" +
+	"\x05disks\x18\t \x03(\v2\x1e.staddle.resource.v1.DiskMountB\b\xbaH\x05\x92\x01\x02\x10\x10R\x05disks\"z\n" +
 	"\x13EnvironmentVariable\x126\n" +
-	"\x04name\x18\x01 \x01(\tB\"\xbaH\x1fr\x1d\x18\x80\x022\x18^[A-Za-z_][A-Za-z0-9_]*$R\x04name\x12\x1f\n" +
-	"\x05value\x18\x02 \x01(\tB\t\xbaH\x06r\x04(\x80\x80\bR\x05value\"\x84\x02\n" +
+	"\x04name\x18\x01 \x01(\tB\"\xbaH\x1fr\x1d\x18\x80\x022\x18^[A-Za-z_][A-Za-z0-9_]*$R\x04name\x12+\n" +
+	"\x05value\x18\x02 \x01(\tB\x15\xbaH\x12r\x10(\x80\x80\b2\n" +
+	"^[^\\x00]*$R\x05value\"\x84\x02\n" +
 	"\x0eResourceLimits\x12=\n" +
 	"\x12memory_limit_bytes\x18\x01 \x01(\x03B\n" +
 	"\xbaH\a\"\x05(\x80\x80\x80\x03H\x00R\x10memoryLimitBytes\x88\x01\x01\x12B\n" +

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -22,11 +24,16 @@ import (
 	"staddle.internal/kit/fault"
 )
 
+// maxStrangers bounds how many connections those without a role have at a time:
+// any user of the machine may connect, and none may use up our descriptors.
+const maxStrangers = 64
+
 // Peers knows which system users are which role.
 type Peers struct {
 	byUID      map[uint32][]optionsv1.Role
-	admins     string  // group by name or number
-	adminGroup *uint32 // nil as long as there is no such group
+	admins     string       // group by name or number
+	adminGroup *uint32      // nil as long as there is no such group
+	strangers  atomic.Int64 // their open connections
 }
 
 // localRoles pairs every process that has a user with its role.
@@ -169,6 +176,27 @@ func (p *Peers) peerOf(conn *net.UnixConn) (localPeer, error) {
 	}, nil
 }
 
+// letIn counts a connection of a stranger until it is closed.
+func (p *Peers) letIn(conn net.Conn, uid int) (net.Conn, error) {
+	if p.strangers.Add(1) > maxStrangers {
+		p.strangers.Add(-1)
+		return conn, fmt.Errorf("accept connection of uid %d: it has no role, and %d like it are connected", uid, maxStrangers)
+	}
+	return &strangeConn{Conn: conn, left: sync.OnceFunc(func() { p.strangers.Add(-1) })}, nil
+}
+
+// strangeConn is a connection that is counted.
+type strangeConn struct {
+	net.Conn
+	left func()
+}
+
+// Close closes it, and makes room for another.
+func (c *strangeConn) Close() error {
+	c.left()
+	return c.Conn.Close()
+}
+
 func firstError(errs ...error) error {
 	for _, err := range errs {
 		if err != nil {
@@ -235,11 +263,14 @@ type handshaker struct {
 	tls   credentials.TransportCredentials // nil: unix sockets only
 }
 
-// ServerHandshake never refuses a stranger on a unix socket: each call does, so
-// that the caller learns why.
+// ServerHandshake does not refuse a stranger on a unix socket: each call does, so
+// that the caller learns why. Only their number is bounded.
 func (h *handshaker) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	if uc, ok := conn.(*net.UnixConn); ok {
 		peer, err := h.peers.peerOf(uc)
+		if err == nil && len(peer.roles) == 0 {
+			conn, err = h.peers.letIn(conn, peer.uid)
+		}
 		return conn, peer, err
 	}
 	if h.tls == nil {

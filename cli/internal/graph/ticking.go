@@ -17,9 +17,11 @@ func Ticking(ctx context.Context, watch func(context.Context, func(*supervisorv1
 ) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	graphs, ended := make(chan *supervisorv1.GetGraphResponse), make(chan error, 1)
+	graphs, ended := make(chan *supervisorv1.GetGraphResponse), make(chan struct{})
+	var watched error // set once ended is closed
 	go func() { // owned by this call, which waits for it
-		ended <- watch(ctx, func(g *supervisorv1.GetGraphResponse) error {
+		defer close(ended)
+		watched = watch(ctx, func(g *supervisorv1.GetGraphResponse) error {
 			select {
 			case graphs <- g:
 				return nil
@@ -35,8 +37,8 @@ func Ticking(ctx context.Context, watch func(context.Context, func(*supervisorv1
 		select {
 		case last = <-graphs:
 		case <-tick.C:
-		case err := <-ended:
-			return err
+		case <-ended:
+			return watched
 		}
 		if last == nil {
 			continue

@@ -20,7 +20,7 @@ func TestRefused_HintsOnlyWhereTheCallerIsRefused(t *testing.T) {
 		nil, errors.New("x"), fault.New(fault.Unavailable, "x"),
 		fault.WithReason(fault.New(fault.Denied, "host networks are not allowed"), "HOST_NETWORK"),
 	} {
-		if got := Refused("supervisor", "/run/s.sock", err); got != err || exit.Hint(got) != "" {
+		if got := Refused("supervisor", "/run/s.sock", err); !errors.Is(got, err) || exit.Hint(got) != "" {
 			t.Errorf("%v became %v, try: %s", err, got, exit.Hint(got))
 		}
 	}

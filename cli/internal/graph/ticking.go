@@ -19,7 +19,7 @@ func Ticking(ctx context.Context, watch func(context.Context, func(*supervisorv1
 	defer cancel()
 	graphs, ended := make(chan *supervisorv1.GetGraphResponse), make(chan struct{})
 	var watched error // set once ended is closed
-	go func() { // owned by this call, which waits for it
+	go func() {       // owned by this call, which waits for it
 		defer close(ended)
 		watched = watch(ctx, func(g *supervisorv1.GetGraphResponse) error {
 			select {

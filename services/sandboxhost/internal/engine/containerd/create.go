@@ -78,10 +78,16 @@ func containerSpec(a engine.Attempt, name string) (*resourcev1.ContainerSpec, er
 }
 
 // clearEarlier removes what an earlier try left of the same container, and what
-// runs in its control group. One that runs is fault.Conflict.
+// runs in its control group. One that runs is fault.Conflict. Before the first
+// container of an attempt no shim of an earlier one may be left.
 func (e *Engine) clearEarlier(ctx context.Context, c *container) error {
 	if e.known(c.id) != nil {
 		if err := e.remove(ctx, c.id); err != nil {
+			return err
+		}
+	}
+	if len(e.of(c.uid)) == 0 {
+		if err := e.endShims(c.uid); err != nil {
 			return err
 		}
 	}

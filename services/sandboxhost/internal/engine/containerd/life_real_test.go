@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -318,6 +319,41 @@ func TestEngine_HostNetwork(t *testing.T) {
 
 // containerd that dies while it removes the folder of a task leaves a hidden one,
 // and can never remove another of that name again.
+// A shim that does not answer when containerd starts is forgotten by it. It must not
+// be in the way of the next attempt, nor stay behind.
+func TestEngine_HungShimIsInNobodysWay(t *testing.T) {
+	n := newNode(t)
+	a := attempt(t, pushed(t), prog("sleep"), prog("sleep"))
+	n.run(t, a)
+	hung := n.Shims(t)
+	if len(hung) != 1 {
+		t.Fatalf("got shims %v, want one", hung)
+	}
+	if err := syscall.Kill(hung[0], syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	n.Kill(t)
+	n.Up(t)
+	if exit := n.awaitExit(t, uidOf(a)); !exit.Unknown {
+		t.Errorf("got %+v, want unknown", exit)
+	}
+	o := n.await(t, uidOf(a), "ended", func(o engine.Observed) bool {
+		return !slices.ContainsFunc(o.Containers, func(c engine.Container) bool { return c.State != engine.Exited })
+	})
+	for _, c := range o.Containers {
+		remove := engine.Action{Step: engine.StepDelete, Container: c.Note.GetContainer(), ContainerID: c.ID}
+		if err := n.engine.Do(t.Context(), a, remove); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a.Number++
+	n.run(t, a)
+	if now := n.Shims(t); len(now) != 1 || now[0] == hung[0] {
+		t.Errorf("got shims %v after %v, want a new one alone", now, hung)
+	}
+	n.clear(t, uidOf(a))
+}
+
 func TestEngine_FoldersThatContainerdForgotAreInNobodysWay(t *testing.T) {
 	n := newNode(t)
 	a := attempt(t, pushed(t), prog("sleep"))

@@ -115,6 +115,9 @@ func (e *Engine) release(uid id.Sandbox) error {
 	if err := e.cgroups.Clear(e.group(uid.Lower())); err != nil {
 		return err
 	}
+	if err := e.endShims(uid); err != nil {
+		return err
+	}
 	if err := e.removeShimSocket(uid); err != nil {
 		return err
 	}

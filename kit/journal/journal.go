@@ -13,6 +13,7 @@
 package journal
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -62,13 +63,16 @@ type Recovery struct {
 // Journal is an open journal. Its methods may be called from any goroutine.
 //
 // If the file cannot be read any more while it is open, because the disk fails or
-// somebody cut it, each call says so from then on: the process has to start anew.
+// somebody cut it, each call says so from then on, and While ends: the process has to
+// start anew, which sets the file aside.
 type Journal struct {
 	path string
 	db   *bbolt.DB
 	lock *os.File
 
-	broken   atomic.Bool // bbolt may hold its locks for ever
+	broken   atomic.Bool     // bbolt may hold its locks for ever
+	whole    context.Context //nolint:containedctx // the life of the file, not a request's
+	found    context.CancelCauseFunc
 	requests chan *request
 	closing  chan struct{}
 	written  chan struct{} // closed when the writer has ended
@@ -97,6 +101,7 @@ func Open(o Options) (*Journal, Recovery, error) {
 		path: o.Path, db: db, lock: lock,
 		requests: make(chan *request), closing: make(chan struct{}), written: make(chan struct{}),
 	}
+	j.whole, j.found = context.WithCancelCause(context.Background())
 	j.close = sync.OnceValue(j.end)
 	go j.write() // ends in Close, which waits for it
 	return j, rec, nil
@@ -152,6 +157,18 @@ func (j *Journal) View(fn func(tx Tx) error) error {
 	return err
 }
 
+// While returns a context that ends with ctx, and also, with the damage as its
+// cause, when the file was found broken. Whoever owns the journal runs in it, so
+// that the process does not go on without its notes. The caller calls stop.
+func (j *Journal) While(ctx context.Context) (inside context.Context, stop context.CancelFunc) {
+	inside, cancel := context.WithCancelCause(ctx)
+	forget := context.AfterFunc(j.whole, func() { cancel(context.Cause(j.whole)) })
+	return inside, func() {
+		forget()
+		cancel(context.Canceled)
+	}
+}
+
 // guarded runs f unless the file was found broken, or finds it so.
 func (j *Journal) guarded(f func() error) error {
 	if j.broken.Load() {
@@ -160,6 +177,7 @@ func (j *Journal) guarded(f func() error) error {
 	err := guard(f)
 	if errors.Is(err, errFault) {
 		j.broken.Store(true)
+		j.found(fmt.Errorf("journal %s: %w", j.path, err))
 	}
 	return err
 }

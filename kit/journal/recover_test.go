@@ -2,6 +2,7 @@ package journal_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -11,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"staddle.internal/kit/fault"
 	"staddle.internal/kit/journal"
@@ -169,8 +171,13 @@ func TestJournal_FileCutWhileOpenIsAnErrorNotACrash(t *testing.T) {
 		t.Fatal(err)
 	}
 	put(t, j, "b", "k", "v")
+	owner, stop := j.While(t.Context())
+	defer stop()
 	if err := os.Truncate(path, 0); err != nil {
 		t.Fatal(err)
+	}
+	if owner.Err() != nil {
+		t.Error("the owner was ended before anybody read")
 	}
 	read := func(tx journal.Tx) error { tx.Get("b", "k"); return nil }
 	for range 2 { // the second time nothing of the first may be held
@@ -180,6 +187,14 @@ func TestJournal_FileCutWhileOpenIsAnErrorNotACrash(t *testing.T) {
 		if err := j.Update(read); err == nil {
 			t.Error("Update of a file that is gone = nil")
 		}
+	}
+	select {
+	case <-owner.Done():
+		if cause := context.Cause(owner); !strings.Contains(cause.Error(), path) {
+			t.Errorf("the owner ends with %v, which does not name the file", cause)
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("the owner goes on without its notes")
 	}
 	if err := j.Close(); err == nil {
 		t.Error("Close of a file that is gone = nil")

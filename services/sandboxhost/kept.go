@@ -18,6 +18,8 @@ func (k *kept) run(ctx context.Context, ready func()) (err error) {
 	if k.Journal, _, err = journal.Open(k.options); err != nil { // that a file was set aside is logged there
 		return err
 	}
+	ctx, stop := k.While(ctx) // without its notes this process must not go on
+	defer stop()
 	ready()
 	<-ctx.Done()
 	return errors.Join(context.Cause(ctx), k.Close())

@@ -92,6 +92,8 @@ func (m *Mirror) Run(ctx context.Context, ready func()) (err error) {
 	}
 	k := &keeper{mirror: m, journal: j}
 	defer func() { err = k.close(err) }()
+	ctx, stop := j.While(ctx)
+	defer stop()
 	if err := k.load(); err != nil {
 		return err
 	}

@@ -113,6 +113,18 @@ func (n *Network) Close() error {
 	return err
 }
 
+// While returns a context that ends with ctx, or when the ledger cannot be read any
+// more. The caller calls stop.
+func (n *Network) While(ctx context.Context) (inside context.Context, stop context.CancelFunc) {
+	n.mu.Lock()
+	ledger := n.ledger
+	n.mu.Unlock()
+	if ledger == nil { // a node without a network of its own
+		return context.WithCancel(ctx)
+	}
+	return ledger.While(ctx)
+}
+
 // Load reads the ledger, for who wants nothing but to know or to take down. Open
 // does it too.
 func (n *Network) Load() error {

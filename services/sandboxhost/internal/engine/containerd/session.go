@@ -117,7 +117,8 @@ func (e *Engine) session(ctx context.Context, adopted *bool, up func()) error {
 			return &brokenError{err}
 		}
 	}
-	ctx, end := context.WithCancel(ctx)
+	told := ctx // what follows ends also with the ledger of addresses
+	ctx, end := e.network.While(ctx)
 	defer end()
 	events, err := e.subscribe(ctx)
 	if err != nil {
@@ -138,7 +139,11 @@ func (e *Engine) session(ctx context.Context, adopted *bool, up func()) error {
 	e.setConnected()
 	up()
 	e.hints.all()
-	return e.follow(ctx, events)
+	err = e.follow(ctx, events)
+	if told.Err() == nil && ctx.Err() != nil {
+		return &brokenError{context.Cause(ctx)}
+	}
+	return err
 }
 
 // load lists our containers, so that a question about one sandbox needs no

@@ -14,15 +14,19 @@ import (
 // eventually asks until the answer is yes.
 func eventually(t *testing.T, what string, ask func() (any, bool)) {
 	t.Helper()
-	for deadline := time.Now().Add(waitLimit); ; {
+	limit := time.After(waitLimit)
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
 		seen, ok := ask()
 		if ok {
 			return
 		}
-		if time.Now().After(deadline) {
+		select {
+		case <-tick.C:
+		case <-limit:
 			t.Fatalf("not within %s: %s; last: %v", waitLimit, what, seen)
 		}
-		time.Sleep(5 * time.Millisecond) //nolint:forbidigo // between two looks at files, which tell nobody of a change
 	}
 }
 

@@ -12,8 +12,11 @@ import (
 )
 
 // maxOutput is the size above which the file of a component's output is cut; the
-// part cut off is kept as one older file.
-const maxOutput = 8 << 20
+// part cut off is kept as one older file, of at most so many times that size.
+const (
+	maxOutput = 8 << 20
+	maxOlder  = 8
+)
 
 // openOutput opens the file that a child writes to by itself: so the last words
 // of a process are kept also when the supervisor is dead, which a pipe to us would
@@ -42,7 +45,7 @@ func trimOutput(dir, name string, limit int64) error {
 	}
 	info, err := f.Stat()
 	if err == nil && info.Size() > limit {
-		err = trim(f, info, path+".1")
+		err = trim(f, info, path+".1", maxOlder*limit)
 	}
 	if err := errors.Join(err, f.Close()); err != nil {
 		return fmt.Errorf("trim output of %s: %w", name, err)
@@ -50,11 +53,11 @@ func trimOutput(dir, name string, limit int64) error {
 	return nil
 }
 
-// trim copies all whole blocks away and collapses them. Where the file system
+// trim copies all whole blocks away, the last keep bytes of them, and collapses them. Where the file system
 // cannot do that the file is cut to nothing, and what is written between the end
 // of the copy and the cut is lost. On a disk too full for the copy, what is cut off
 // is lost: the file must not keep the disk full.
-func trim(f *os.File, info os.FileInfo, older string) error {
+func trim(f *os.File, info os.FileInfo, older string, keep int64) error {
 	block := int64(4096)
 	if st, ok := info.Sys().(*syscall.Stat_t); ok && st.Blksize > 0 {
 		block = st.Blksize
@@ -64,7 +67,8 @@ func trim(f *os.File, info os.FileInfo, older string) error {
 	if err != nil {
 		return err
 	}
-	if err := copyIfRoom(out, io.NewSectionReader(f, 0, whole)); err != nil {
+	from := max(0, whole-keep) // what was written since the last look may be much
+	if err := copyIfRoom(out, io.NewSectionReader(f, from, whole-from)); err != nil {
 		return errors.Join(err, out.Close())
 	}
 	err = unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_COLLAPSE_RANGE, 0, whole)

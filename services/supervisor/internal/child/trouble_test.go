@@ -60,6 +60,31 @@ func TestRunner_GoesOnPastALeftoverThatCannotBeEnded(t *testing.T) {
 	}
 }
 
+// A component that writes without end fills no disk with what is set aside.
+func TestTrimOutput_BoundsWhatIsSetAside(t *testing.T) {
+	dir := t.TempDir()
+	f, err := openOutput(dir, "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.Write(make([]byte, 1<<20)); err != nil {
+		t.Fatal(err)
+	}
+	const limit = 10_000
+	if err := trimOutput(dir, "a", limit); err != nil {
+		t.Fatal(err)
+	}
+	info, err := os.Stat(outputPath(dir, "a") + ".1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Where the front cannot be collapsed, what came meanwhile is set aside as well.
+	if got := info.Size(); got < limit || got > (maxOlder+1)*limit {
+		t.Errorf("set aside are %d bytes, want about %d", got, maxOlder*limit)
+	}
+}
+
 // A full disk is no reason to let the output of a component grow for ever.
 func TestTrimOutput_BoundsOnAFullDisk(t *testing.T) {
 	dir := t.TempDir()

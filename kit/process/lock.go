@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"staddle.internal/kit/backoff"
+	"staddle.internal/kit/config"
 	"staddle.internal/kit/fault"
 	"staddle.internal/kit/leash"
 )
@@ -51,6 +52,31 @@ func lock(ctx context.Context, process, path string) (unlock func(), err error) 
 		return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), f.Close())
 	}
 	return func() { _ = f.Close() }, nil // the lock ends with the descriptor, and nothing is lost
+}
+
+// Hold claims the data folders of several processes at once, so that none of them
+// runs or starts while whoever holds them takes away what they stand on. A process
+// that never ran here has nothing to claim. It returns fault.Conflict if one runs.
+func Hold(ctx context.Context, paths config.Paths, processes ...string) (release func(), err error) {
+	var held []func()
+	release = func() {
+		for _, unlock := range held {
+			unlock()
+		}
+	}
+	for _, name := range processes {
+		path := paths.Lock(name)
+		if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		unlock, err := lock(ctx, name, path)
+		if err != nil {
+			release()
+			return nil, err
+		}
+		held = append(held, unlock)
+	}
+	return release, nil
 }
 
 // writePID says who holds the lock. It writes over what is there before it cuts

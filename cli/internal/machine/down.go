@@ -20,6 +20,11 @@ import (
 // the sandboxes and what they have in the kernel. Data stays, unless it is purged.
 // It is safe when nothing runs.
 func (m *Machine) Down(ctx context.Context, purge bool) error {
+	end, err := m.turn(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
 	if err := m.takeDown(ctx); err != nil {
 		return err
 	}

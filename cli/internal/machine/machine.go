@@ -101,5 +101,6 @@ func environment(bin string, environ []string) []string {
 const (
 	readyLimit = 2 * time.Minute
 	stopLimit  = 90 * time.Second
+	turnLimit  = 2 * time.Minute
 	askLimit   = 3 * time.Second
 )

@@ -1,7 +1,9 @@
 package machine
 
 import (
+	"context"
 	"errors"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -15,6 +17,7 @@ import (
 	supervisorv1 "staddle.internal/proto/gen/staddle/supervisor/v1"
 
 	"staddle.internal/kit/config"
+	"staddle.internal/kit/fault"
 
 	"staddle.internal/cli/internal/target"
 )
@@ -230,6 +233,37 @@ func TestRunning_IsWhoHoldsTheLock(t *testing.T) {
 	if pid, running, err := m.running(); !running || pid != 4711 || err != nil {
 		t.Errorf("a held lock: %d, %t, %v", pid, running, err)
 	}
+}
+
+func TestTurn_OneCommandAtATime(t *testing.T) {
+	root := t.TempDir()
+	var said strings.Builder
+	first := &Machine{Paths: config.Paths{Root: root}, Err: io.Discard}
+	second := &Machine{Paths: config.Paths{Root: root}, Err: &said}
+	end, err := first.turn(t.Context())
+	if err != nil {
+		t.Fatalf("without an installation: %v", err)
+	}
+	end()
+	if err := os.MkdirAll(first.Bin(), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if end, err = first.turn(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 3*pollPeriod)
+	defer cancel()
+	if _, err := second.turn(ctx); fault.KindOf(err) != fault.Unavailable {
+		t.Errorf("while another has its turn: %v, want Unavailable", err)
+	}
+	if strings.Count(said.String(), "waiting") != 1 {
+		t.Errorf("said %q, want it once", said.String())
+	}
+	end()
+	if end, err = second.turn(t.Context()); err != nil {
+		t.Errorf("after it: %v", err)
+	}
+	end()
 }
 
 func TestDown_IsSafeWhenNothingWasEverThere(t *testing.T) {

@@ -70,6 +70,38 @@ func (m *Machine) running() (pid int, running bool, err error) {
 	return pid, true, nil
 }
 
+// turn waits until no other up or down changes the installation, and keeps them from
+// it until end is called. An installation that is not there is nobody's.
+func (m *Machine) turn(ctx context.Context) (end func(), err error) {
+	ctx, cancel := context.WithTimeout(ctx, turnLimit)
+	defer cancel()
+	folder, err := os.Open(m.Bin())
+	if errors.Is(err, os.ErrNotExist) {
+		return func() {}, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("wait for other commands: %w", err)
+	}
+	said := false
+	for {
+		err := unix.Flock(int(folder.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return func() { _ = folder.Close() }, nil // only read from; closing gives the lock back
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
+			return nil, errors.Join(fmt.Errorf("wait for other commands: lock %s: %w", m.Bin(), err), folder.Close())
+		}
+		if !said {
+			said = true
+			m.say("waiting for another staddle up or staddle down to end")
+		}
+		if err := backoff.Wait(ctx, pollPeriod); err != nil {
+			why := fault.New(fault.Unavailable, "wait for other commands: another staddle up or staddle down has not ended: %w", err)
+			return nil, errors.Join(why, folder.Close())
+		}
+	}
+}
+
 // start begins the supervisor in a session of its own, with its output in a
 // file: it outlives this command and its terminal.
 func (m *Machine) start() (*started, error) {

@@ -29,22 +29,11 @@ func (m *Machine) Up(ctx context.Context, sample bool) error {
 	if err := m.CheckPrerequisites(); err != nil {
 		return exit.Try(err, "the commands above, then staddle up again")
 	}
-	replaced, err := m.Install()
+	node, own, err := m.begin(ctx)
 	if err != nil {
 		return err
 	}
-	written, err := m.Configure()
-	if err != nil {
-		return err
-	}
-	for _, path := range written {
-		m.say("wrote %s", path)
-	}
-	node, err := config.LoadNode(m.Paths.NodeFile())
-	if err != nil {
-		return err
-	}
-	if err := m.bringUp(ctx, replaced); err != nil {
+	if err := m.comeUp(ctx, own); err != nil {
 		return err
 	}
 	if node.Supervisor.Composition != config.CompositionMachine {
@@ -65,31 +54,68 @@ func (m *Machine) Up(ctx context.Context, sample bool) error {
 	return errors.Join(err, cluster.Close())
 }
 
-// bringUp starts the supervisor unless there is one, and waits until every
-// component is ready.
-func (m *Machine) bringUp(ctx context.Context, replaced []string) error {
+// begin installs and configures, and starts the supervisor unless there is one. No
+// other up or down does so meanwhile.
+func (m *Machine) begin(ctx context.Context) (*config.Node, *started, error) {
+	if err := os.MkdirAll(m.Bin(), 0o755); err != nil {
+		return nil, nil, fmt.Errorf("install: %w", err)
+	}
+	end, err := m.turn(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer end()
+	replaced, err := m.Install()
+	if err != nil {
+		return nil, nil, err
+	}
+	written, err := m.Configure()
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, path := range written {
+		m.say("wrote %s", path)
+	}
+	node, err := config.LoadNode(m.Paths.NodeFile())
+	if err != nil {
+		return nil, nil, err
+	}
+	own, err := m.oneSupervisor(ctx, replaced)
+	return node, own, err
+}
+
+// oneSupervisor starts the supervisor unless there is one, and returns once it has
+// the installation.
+func (m *Machine) oneSupervisor(ctx context.Context, replaced []string) (*started, error) {
 	pid, running, err := m.running()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	replaced = slices.DeleteFunc(replaced, func(name string) bool { return name == "staddle" }) // it runs by itself
-	var own *started
 	switch {
 	case !running:
-		if own, err = m.start(); err != nil {
-			return err
+		own, err := m.start()
+		for err == nil && !running && !own.isOver() && backoff.Wait(ctx, pollPeriod) == nil {
+			_, running, err = m.running()
 		}
+		return own, err
 	case len(replaced) > 0:
 		m.say("the supervisor runs already (process %d), with the binaries from before: %s", pid, strings.Join(replaced, ", "))
 		m.say("the new ones run after: staddle down && staddle up")
 	default:
 		m.say("the supervisor runs already (process %d)", pid)
 	}
-	err = m.allReady(ctx, own)
+	return nil, nil
+}
+
+// comeUp waits until every component is ready. A supervisor that this command
+// started is stopped again when one is not.
+func (m *Machine) comeUp(ctx context.Context, own *started) error {
+	err := m.allReady(ctx, own)
 	if err == nil {
 		return nil
 	}
-	if own == nil {
+	if own == nil || own.isOver() { // what runs now, if anything, belongs to somebody else
 		return exit.Try(err, "staddle status")
 	}
 	cleanup, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)

@@ -28,6 +28,7 @@ import (
 	"staddle.internal/kit/config"
 	"staddle.internal/kit/fault"
 	"staddle.internal/kit/logging"
+	"staddle.internal/kit/process"
 	"staddle.internal/services/sandboxhost/internal/cgroup"
 	"staddle.internal/services/sandboxhost/internal/engine"
 	"staddle.internal/services/sandboxhost/internal/network"
@@ -43,10 +44,19 @@ type Config struct {
 	Grace time.Duration
 }
 
+// owners are the processes that use what is taken away, the first one first to start.
+var owners = []string{"supervisor", "coordinator", "clusteraccess", "storage", "storage-agent", "sandboxhost", "sandbox-agent", "presence"}
+
 // Run takes the node down. Safe to repeat; on a machine without anything of the
-// node it does nothing. It returns Conflict while a process of the node serves,
-// and goes on past single failures, which it returns together.
+// node it does nothing. It returns Conflict while a process of the node runs, keeps
+// all of them from starting meanwhile, and goes on past single failures, which it
+// returns together.
 func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
+	release, err := process.Hold(ctx, cfg.Paths, owners...)
+	if err != nil {
+		return fmt.Errorf("take down node: %w", err)
+	}
+	defer release()
 	if err := refuseWhileServed(cfg.Paths); err != nil {
 		return err
 	}

@@ -13,6 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"staddle.internal/kit/config"
+	"staddle.internal/kit/fault"
+	"staddle.internal/kit/process"
 	"staddle.internal/services/sandboxhost/internal/cgroup"
 	"staddle.internal/services/sandboxhost/internal/engine"
 )
@@ -122,5 +124,23 @@ func TestDown_NeverRemovesThroughAMount(t *testing.T) {
 	}
 	if _, err := os.Stat(kept); err != nil {
 		t.Errorf("what was mounted is gone: %v", err)
+	}
+}
+
+// A node whose sockets somebody removed looks as if it did not run. Its locks say
+// that it does.
+func TestRun_RefusesWhileAProcessHoldsItsData(t *testing.T) {
+	d := newDown(t)
+	lock := d.cfg.Paths.Lock("sandboxhost")
+	if err := errors.Join(os.MkdirAll(filepath.Dir(lock), 0o700), os.WriteFile(lock, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	release, err := process.Hold(t.Context(), d.cfg.Paths, "sandboxhost")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer release()
+	if err := Run(t.Context(), d.cfg, d.log); !errors.Is(err, fault.Conflict) {
+		t.Errorf("got %v, want Conflict", err)
 	}
 }

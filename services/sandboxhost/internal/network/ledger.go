@@ -70,6 +70,13 @@ func (n *Network) forget(uid id.Sandbox) {
 	}
 }
 
+// assignable says whether an address is for sandboxes: not the network's own, the
+// bridge's or the broadcast address, nor one of another network.
+func assignable(subnet netip.Prefix, a netip.Addr) bool {
+	first := subnet.Masked().Addr().Next().Next()
+	return subnet.Contains(a) && !a.Less(first) && subnet.Contains(a.Next())
+}
+
 // next finds the first free address behind last, and goes round once. The
 // network's own, the bridge's and the broadcast address are never free. A freed
 // address comes up again as late as possible, so that nobody takes a new sandbox
@@ -77,7 +84,7 @@ func (n *Network) forget(uid id.Sandbox) {
 func next(subnet netip.Prefix, last netip.Addr, used func(netip.Addr) bool) (netip.Addr, bool) {
 	first := subnet.Masked().Addr().Next().Next()
 	free := func(a netip.Addr) bool {
-		return subnet.Contains(a) && subnet.Contains(a.Next()) && !used(a)
+		return assignable(subnet, a) && !used(a)
 	}
 	if !subnet.Contains(last) || last.Less(first) {
 		last = first.Prev()

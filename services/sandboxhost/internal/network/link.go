@@ -155,14 +155,21 @@ func (n *Network) adopt(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("look into network of sandbox %s: %w", uid, err)
 		}
-		if ok {
-			inUse[uid] = addr
+		if !ok {
+			continue
+		}
+		inUse[uid] = addr
+		if !assignable(n.cfg.Subnet, addr) { // it stays: processes use it
+			n.log.Warn("sandbox outside the network", uid.Attr(), logging.Reason(
+				fmt.Sprintf("it uses %s, which is no address of %s any more; replace it", addr, n.cfg.Subnet)))
 		}
 	}
 	n.mu.Lock()
 	notes := found{}
 	for uid, addr := range n.byUID {
-		notes[uid] = addr
+		if assignable(n.cfg.Subnet, addr) { // else it is claimed anew: the subnet was changed
+			notes[uid] = addr
+		}
 	}
 	n.mu.Unlock()
 	want, err := reconcile(notes, inUse)

@@ -1,6 +1,7 @@
 package network
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -52,7 +53,7 @@ func newNode(t *testing.T, subnet string) *node {
 				t.Error(err)
 			}
 		}
-		if err := errors.Join(n.Teardown(t.Context()), n.Close(), pins.Close(), os.RemoveAll(dir)); err != nil && t.Context().Err() == nil {
+		if err := errors.Join(n.Teardown(context.WithoutCancel(t.Context())), n.Close(), pins.Close(), os.RemoveAll(dir)); err != nil {
 			t.Error(err)
 		}
 	})
@@ -174,6 +175,25 @@ func TestNetwork_MendsHalfMade(t *testing.T) {
 	n.open(t)
 	if _, err := netlink.LinkByName(stranger.Name); !isGone(err) {
 		t.Errorf("an interface of no sandbox is left: %v", err)
+	}
+}
+
+// The subnet was changed between two boots: a note of an address that is none of
+// the network's any more would keep its sandbox without one for ever.
+func TestNetwork_FollowsTheSubnetAfterABoot(t *testing.T) {
+	n := newNode(t, "10.202.15.0/24")
+	uid, before := n.attach(t)
+	link := mustLink(t, hostInterface(uid))
+	if err := errors.Join(n.Close(), netlink.LinkDel(link), n.pins.Release(uid)); err != nil { // as a boot does
+		t.Fatal(err)
+	}
+	n.cfg.Subnet = netip.MustParsePrefix("10.202.16.0/24")
+	n.open(t)
+	if err := n.pins.Ensure(uid, namespace.Wanted{Network: true, Hostname: "web"}); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := n.Attach(t.Context(), uid); err != nil || !n.cfg.Subnet.Contains(got) {
+		t.Errorf("had %s, got %v, %v, want an address of %s", before, got, err, n.cfg.Subnet)
 	}
 }
 

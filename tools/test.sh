@@ -4,7 +4,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 [ "$(id -u)" = 0 ] || { echo "the tests make containers and network namespaces: run them with make test, as root or with sudo" >&2; exit 2; }
-export STADDLE_BIN=$PWD/bin
+export BINARIES_UNDER_TEST=$PWD/bin
 failed=()
 for module in $(sed -n 's,^\t\./,,p' go.work); do
   case $module in proto | e2e) continue ;; esac

@@ -86,9 +86,9 @@ var installed = []string{"staddle", "staddle-node", "staddle-coordinator", "cont
 
 // binaries copies what is tested to a folder that every user may enter, once.
 var binaries = sync.OnceValues(func() (string, error) {
-	from := os.Getenv("STADDLE_BIN")
+	from := os.Getenv("BINARIES_UNDER_TEST")
 	if from == "" {
-		return "", errors.New("STADDLE_BIN does not name the folder of binaries: run make test")
+		return "", errors.New("BINARIES_UNDER_TEST does not name the folder of binaries: run make test")
 	}
 	to, err := os.MkdirTemp("/var/tmp", "staddle-e2e-bin-")
 	if err != nil {

@@ -30,7 +30,7 @@ import (
 )
 
 // BinVariable names the folder of binaries, where it is not the repository's.
-const BinVariable = "STADDLE_BIN"
+const BinVariable = "BINARIES_UNDER_TEST"
 
 // startLimit bounds how long containerd takes to answer.
 const startLimit = 30 * time.Second

@@ -216,6 +216,33 @@ func TestWriter_HasEachSegmentOnce(t *testing.T) {
 	}
 }
 
+// A segment that was dropped between the look at the folder and its opening is not
+// the end of what is kept.
+func TestRead_GoesOnPastDroppedSegments(t *testing.T) {
+	w, from, to := opened(t, slog.New(slog.NewTextHandler(t.Output(), nil)), t.TempDir(), 64<<20)
+	w.st.store.segment = 64
+	pass(t, w, from, to, numbered(0, 100))
+	if err := w.close(); err != nil {
+		t.Fatal(err)
+	}
+	starts, err := segments(w.st.dir)
+	if err != nil || len(starts) < 4 {
+		t.Fatalf("got segments %v, %v", starts, err)
+	}
+	kept := numbered(0, 100)
+	for _, i := range []int{0, 2} { // listed, but there is nothing to open
+		path := segmentPath(w.st.dir, starts[i])
+		if err := errors.Join(os.Remove(path), os.Symlink("gone", path)); err != nil {
+			t.Fatal(err)
+		}
+		clear(kept[starts[i]:starts[i+1]])
+	}
+	want := strings.ReplaceAll(string(kept), "\x00", "")
+	if got := requireKept(t, w, numbered(0, 100)); got != want {
+		t.Errorf("read %d bytes, want %d", len(got), len(want))
+	}
+}
+
 // lines counts what is logged.
 type lines struct{ strings.Builder }
 

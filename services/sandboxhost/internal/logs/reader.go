@@ -198,7 +198,18 @@ func (c *cursor) openAt() (bool, error) {
 	if !exact && i > 0 {
 		i--
 	}
-	return c.open(starts[i])
+	return c.openFirst(starts[i:])
+}
+
+// openFirst opens the first of some segments that is still there: the oldest go
+// while they are read, which must not look like the end of the stream.
+func (c *cursor) openFirst(starts []int64) (bool, error) {
+	for _, start := range starts {
+		if opened, err := c.open(start); opened || err != nil {
+			return opened, err
+		}
+	}
+	return false, nil
 }
 
 // toNext goes to the segment behind the open one, if there is one.
@@ -219,13 +230,13 @@ func (c *cursor) toNext() (bool, error) {
 	if err := c.close(); err != nil {
 		return false, err
 	}
-	return c.open(starts[i])
+	return c.openFirst(starts[i:])
 }
 
 func (c *cursor) open(start int64) (bool, error) {
 	file, err := os.Open(segmentPath(c.st.dir, start))
 	if errors.Is(err, os.ErrNotExist) {
-		return false, nil // dropped meanwhile; the next look finds another
+		return false, nil // dropped meanwhile
 	}
 	if err != nil {
 		return false, fmt.Errorf("read log of sandbox %s: %w", c.st.key.uid, err)

@@ -78,6 +78,7 @@ func TestWriter_FullDisk(t *testing.T) {
 			w, from, to := opened(t, slog.New(slog.NewTextHandler(&log, nil)), dir, 64<<20)
 			w.st.store.segment = 64 << 10
 			w.plainCopy = plain
+			w.pause = time.Hour             // the test says when it is over
 			written := numbered(0, 100_000) // more than a MiB
 			pass(t, w, from, to, written)
 			starts, err := segments(w.st.dir)
@@ -179,6 +180,7 @@ func TestWriter_DoesNotTakeAFailedLookForNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	w = newWriter(w.st)
+	w.pause = time.Hour
 	gap := []byte("nobody can keep this\n")
 	pass(t, w, from, to, gap)
 	if err := errors.Join(os.Remove(w.st.dir), os.Rename(aside, w.st.dir)); err != nil {

@@ -49,11 +49,12 @@ type writer struct {
 	buffer     []byte
 	unwritten  []byte // the part of buffer that was read and is not in a segment yet
 
-	thrown    int64 // bytes thrown away since the disk is full
+	thrown    int64         // bytes thrown away since the disk is full
+	pause     time.Duration // fullPause
 	pauseEnds time.Time
 }
 
-func newWriter(st *stream) *writer { return &writer{st: st} }
+func newWriter(st *stream) *writer { return &writer{st: st, pause: fullPause} }
 
 // copyAll moves everything until the pipe ends (true) or the drain is stopped (false).
 func (w *writer) copyAll(pipe *os.File) bool {
@@ -99,7 +100,7 @@ func (w *writer) step(pipe *os.File) (int64, error) {
 		if w.thrown == 0 { // once, until there is room again
 			w.st.store.warn("output thrown away", w.st.key, logging.Err(err))
 		}
-		w.pauseEnds = time.Now().Add(fullPause)
+		w.pauseEnds = time.Now().Add(w.pause)
 		return w.throwAway(pipe)
 	}
 }

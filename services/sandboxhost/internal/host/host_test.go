@@ -154,6 +154,36 @@ func TestHost_JournalLost(t *testing.T) {
 	}
 }
 
+// A machine that is put back to an earlier day has the journal of that day. What it
+// tells then is newer than all that it told before, or nobody would believe it.
+func TestHost_JournalPutBack(t *testing.T) {
+	inBubble(t, func(n *node) {
+		w := wishFor(host.ManagerCluster, "sleep")
+		n.ensure(w)
+		n.awaitPhase(w.GetUid(), running, 1)
+		n.kill()
+		kept, err := os.ReadFile(n.path)
+		if err != nil {
+			n.t.Fatal(err)
+		}
+		var before uint64
+		for range 5 {
+			time.Sleep(time.Second)
+			n.start()
+			before = n.awaitPhase(w.GetUid(), running, 1).GetStatus().GetSeq()
+			n.kill()
+		}
+		if err := os.WriteFile(n.path, kept, 0o600); err != nil {
+			n.t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		n.start()
+		if after := n.awaitPhase(w.GetUid(), running, 1).GetStatus().GetSeq(); after <= before {
+			n.t.Errorf("seq went from %d to %d", before, after)
+		}
+	})
+}
+
 // What is left of a sandbox that nobody wishes for goes away, and its uid may
 // come again.
 func TestHost_RemovesStray(t *testing.T) {

@@ -61,16 +61,16 @@ func load(j notes) (loaded, error) {
 }
 
 // number makes this start the next one. With each start the seq of every status
-// jumps above all that was shown before, also what was never written. A fresh
-// journal counts from the wall clock, above what the lost one had. So does a start
-// on a full disk: what runs must be kept all the same, and its number is written
-// with the next change that can be.
+// jumps above all that was shown before, also what was never written. It follows the
+// wall clock, or a journal that is fresh, or one of yesterday on a machine that was
+// put back, would stay below what the lost one had, and every status be refused. On
+// a full disk it is written with the next change that can be: what runs must be kept
+// all the same.
 func (h *Host) number(before uint64) error {
 	starts := nextStart(before, time.Now())
 	err := h.deps.Journal.Update(func(tx journal.Tx) error { return putStart(tx, starts) })
 	if errors.Is(err, fault.Exhausted) {
 		h.log().Warn("start not written", logging.Err(err))
-		starts = max(starts, nextStart(0, time.Now()))
 		h.owed.Store(starts)
 		err = nil
 	}
@@ -107,10 +107,7 @@ func (h *Host) saveAdopted(records map[id.Sandbox]*sandboxhostv1.SandboxRecord) 
 }
 
 func nextStart(before uint64, wall time.Time) uint64 {
-	if before == 0 {
-		return uint64(max(wall.UnixMilli(), 1))
-	}
-	return before + 1
+	return max(before+1, uint64(max(wall.UnixMilli(), 1)))
 }
 
 // saveRecord makes a record durable.

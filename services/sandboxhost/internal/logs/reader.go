@@ -166,11 +166,12 @@ func (c *cursor) fill(timed bool) (bool, error) {
 				return false, err
 			}
 		}
-		if c.offset >= c.limit {
+		end := min(c.limit, c.st.visible())
+		if c.offset >= end {
 			return false, nil
 		}
 		at, until := c.timeOf(c.offset)
-		most := min(MaxChunk, c.limit-c.offset)
+		most := min(MaxChunk, end-c.offset)
 		if timed && until > c.offset {
 			most = min(most, until-c.offset)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"sync"
@@ -33,10 +34,13 @@ type stream struct {
 	done  chan struct{}
 	ended bool // nothing more will come
 	wake  chan struct{}
+	// shown is the offset up to which a reader may look while bytes are being moved:
+	// those behind it have no time yet.
+	shown int64
 }
 
 func newStream(k key, s *Store) *stream {
-	st := &stream{key: k, store: s, dir: s.dir(k), fifo: s.fifo(k), wake: make(chan struct{})}
+	st := &stream{key: k, store: s, dir: s.dir(k), fifo: s.fifo(k), wake: make(chan struct{}), shown: math.MaxInt64}
 	_, err := os.Stat(filepath.Join(st.dir, closedMarker))
 	st.ended = err == nil
 	return st
@@ -257,10 +261,25 @@ func (st *stream) notifyLocked() {
 	st.wake = make(chan struct{})
 }
 
-func (st *stream) notify() {
+// show lets readers look up to an offset.
+func (st *stream) show(end int64) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
+	st.shown = end
 	st.notifyLocked()
+}
+
+// hide keeps what is moved from now on from readers, until it is shown.
+func (st *stream) hide(end int64) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.shown = end
+}
+
+func (st *stream) visible() int64 {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return st.shown
 }
 
 // more returns what closes when there is more, and whether there will be none.
@@ -278,6 +297,7 @@ func (st *stream) drain(pipe *os.File) {
 	if err := w.close(); err != nil {
 		st.store.warn("segment not closed", st.key, logging.Err(err))
 	}
+	st.show(math.MaxInt64)
 	if !ended {
 		return
 	}

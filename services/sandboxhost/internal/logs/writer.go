@@ -70,7 +70,6 @@ func (w *writer) copyAll(pipe *os.File) bool {
 			w.tellThrown()
 			return true
 		}
-		w.st.notify()
 	}
 }
 
@@ -84,9 +83,11 @@ func (w *writer) step(pipe *os.File) (int64, error) {
 		err := w.ensureSegment()
 		var n int64
 		if err == nil {
+			w.st.hide(w.end)
 			n, err = w.move(pipe)
 			if n > 0 {
 				w.note(n)
+				w.st.show(w.end)
 				return n, nil
 			}
 		}
@@ -117,6 +118,7 @@ func (w *writer) throwAway(pipe *os.File) (int64, error) {
 	w.unwritten = nil
 	w.thrown += int64(n)
 	w.end += int64(n)
+	w.st.show(w.end)
 	return int64(n), err
 }
 
@@ -218,13 +220,14 @@ func (w *writer) openSegment(start int64) error {
 	if err := os.MkdirAll(w.st.dir, 0o700); err != nil {
 		return err
 	}
-	file, err := os.OpenFile(segmentPath(w.st.dir, start), os.O_WRONLY|os.O_CREATE, 0o600)
+	// The index comes first: who finds the segment finds its index, too.
+	index, err := os.OpenFile(indexPath(w.st.dir, start), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
 		return err
 	}
-	index, err := os.OpenFile(indexPath(w.st.dir, start), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	file, err := os.OpenFile(segmentPath(w.st.dir, start), os.O_WRONLY|os.O_CREATE, 0o600)
 	if err != nil {
-		return errors.Join(err, file.Close())
+		return errors.Join(err, index.Close())
 	}
 	if info, statErr := index.Stat(); statErr == nil && info.Size()%entrySize != 0 {
 		err = index.Truncate(info.Size() - info.Size()%entrySize)

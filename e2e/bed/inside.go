@@ -1,8 +1,10 @@
 package bed
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -10,6 +12,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -70,9 +73,36 @@ func (b *Bed) PutStateOn(size string) {
 // waits for it.
 func (b *Bed) StartCLI(args ...string) *exec.Cmd {
 	b.t.Helper()
+	return b.StartCLITo(nil, args...)
+}
+
+// StartCLITo is StartCLI with its standard output going to a writer.
+func (b *Bed) StartCLITo(stdout io.Writer, args ...string) *exec.Cmd {
+	b.t.Helper()
 	cmd := b.inside(filepath.Join(b.bin, "staddle"), append([]string{"--root", b.Paths.Root}, args...)...)
+	cmd.Stdout = stdout
 	b.must(cmd.Start())
 	return cmd
+}
+
+// Text is output that can be read while it is written.
+type Text struct {
+	mu   sync.Mutex // guards text
+	text bytes.Buffer
+}
+
+// Write takes what a program wrote.
+func (t *Text) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.text.Write(p)
+}
+
+// String is all that was written so far.
+func (t *Text) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.text.String()
 }
 
 // Workloads returns the process ids of everything that runs in the cgroups of the

@@ -10,7 +10,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"staddle.internal/e2e/bed"
 	"staddle.internal/kit/id"
@@ -160,26 +159,33 @@ func TestNode_ShimHangsWhileContainerdStarts(t *testing.T) {
 func TestMachine_UpAndDownAtOnce(t *testing.T) {
 	b := bed.New(t, bed.Options{})
 	b.OK("up", "--no-sample")
-	atOnce := func(commands ...[]string) {
-		t.Helper()
-		var wg sync.WaitGroup
-		for _, args := range commands {
-			wg.Go(func() { // waited for below
-				if r := b.CLI(args...); r.Code != 0 {
-					t.Errorf("staddle %s: exit code %d\n%s%s", strings.Join(args, " "), r.Code, r.Stdout, r.Stderr)
-				}
-			})
-			time.Sleep(300 * time.Millisecond) //nolint:forbidigo // so that they come in this order, and meet half way
-		}
-		wg.Wait()
+	var wg sync.WaitGroup
+	begin := func(args ...string) {
+		wg.Go(func() { // waited for below
+			if r := b.CLI(args...); r.Code != 0 {
+				t.Errorf("staddle %s: exit code %d\n%s%s", strings.Join(args, " "), r.Code, r.Stdout, r.Stderr)
+			}
+		})
 	}
-	up, down := []string{"up", "--no-sample"}, []string{"down", "--yes"}
-	atOnce(down, up)
+	begin("down", "--yes")
+	bed.Eventually(t, waitLong, "down is half way", func(context.Context) (bool, string) {
+		_, err := os.Stat(b.Paths.Socket("supervisor"))
+		return os.IsNotExist(err), fmt.Sprint(err)
+	})
+	begin("up", "--no-sample")
+	wg.Wait()
 	b.WaitReady()
-	atOnce(down, down)
+
+	begin("down", "--yes")
+	begin("down", "--yes")
+	wg.Wait()
 	if left := b.Processes(); len(left) > 0 {
 		t.Errorf("after down: %v", left)
 	}
-	atOnce(up, up, up)
+
+	for range 3 {
+		begin("up", "--no-sample")
+	}
+	wg.Wait()
 	b.WaitReady()
 }

@@ -238,33 +238,36 @@ func TestCoordinator_TheLargestRecordLives(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	admin, node := r.operator(), r.node1()
-	join(t, node, "n1")
-	large := sandbox("large")
-	env := func(n int) {
-		large.GetSandbox().GetSpec().GetContainers()[0].Env = []*resourcev1.EnvironmentVariable{
-			{Name: "A", Value: strings.Repeat("a", 128<<10)}, {Name: "B", Value: strings.Repeat("b", n)},
-		}
-	}
-	var err error
-	n := 128 << 10
-	for env(n); n > 127<<10; env(n) {
-		_, err = admin.CreateResource(t.Context(), &coordinatorv1.CreateResourceRequest{Resource: large})
-		if err == nil {
-			break
-		}
-		if !errors.Is(err, fault.Invalid) {
+	// The largest that is taken: what is larger by one byte is refused.
+	low, high := 0, 128<<10
+	for high-low > 1 {
+		n := (low + high) / 2
+		_, err := admin.CreateResource(t.Context(), &coordinatorv1.CreateResourceRequest{Resource: largeSandbox(fmt.Sprintf("try-%06d", n), n)})
+		switch {
+		case err == nil:
+			low = n
+		case errors.Is(err, fault.Invalid):
+			high = n
+		default:
 			t.Fatal(err)
 		}
-		n--
 	}
-	if err != nil {
-		t.Fatalf("with %d bytes: %v", n, err)
-	}
+	large := fmt.Sprintf("try-%06d", low)
+	join(t, node, "n1")
 	admin.create(t, sandbox("next"))
 	placed(t, admin, "next")
-	status := sandboxStatus(placed(t, admin, "large"), 1, false)
+	status := sandboxStatus(placed(t, admin, large), 1, false)
 	status.GetSandbox().GetStatus().Message = strings.Repeat("m", 4096)
 	report(t, node, status)
+}
+
+// largeSandbox is a sandbox with 128 KiB and n bytes more in its environment.
+func largeSandbox(name string, n int) *resourcev1.Resource {
+	r := sandbox(name)
+	r.GetSandbox().GetSpec().GetContainers()[0].Env = []*resourcev1.EnvironmentVariable{
+		{Name: "A", Value: strings.Repeat("a", 128<<10)}, {Name: "B", Value: strings.Repeat("b", n)},
+	}
+	return r
 }
 
 // ETC-10: what is set to nothing is nothing afterwards, also after a restart.

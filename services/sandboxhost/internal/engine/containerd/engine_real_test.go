@@ -49,7 +49,7 @@ func newNode(t *testing.T) *node {
 	name := "sdt" + strconv.Itoa(syscall.Getpid()%100000) + "-" + strconv.Itoa(int(n))
 	cfg := Config{
 		Address: r.Address, Namespace: testruntime.Namespace, State: filepath.Join(r.Dir, "state"), Paths: config.Paths{Root: filepath.Join(r.Dir, "n")},
-		CgroupParent: r.Group(), LogMaxSize: 8 << 20, AllowHostNetwork: true,
+		CgroupParent: r.Group(), LogMaxSize: 64 << 20, AllowHostNetwork: true,
 		Network: config.Network{Bridge: name, Subnet: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 201, byte(n), 0}), 24)},
 	}
 	h := &node{Runtime: r, cfg: cfg, mine: map[id.Sandbox]bool{}}

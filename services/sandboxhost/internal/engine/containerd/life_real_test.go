@@ -278,7 +278,7 @@ func TestEngine_NetworkReachesNode(t *testing.T) {
 
 func TestEngine_OutputIsWholeOverRestart(t *testing.T) {
 	n := newNode(t)
-	const lines = 250_000 // more than its pipe of 1 MiB holds, so that it cannot end while nobody reads
+	const lines = 2_000_000 // far more than its pipe of 1 MiB holds, so that it cannot end while nobody reads
 	a := attempt(t, pushed(t), prog("print-exit", fmt.Sprint(lines)))
 	n.run(t, a)
 	n.end()

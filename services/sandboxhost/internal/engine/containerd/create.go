@@ -151,29 +151,34 @@ func (e *Engine) make(ctx context.Context, c *container, record containers.Conta
 	return pipes.Release()
 }
 
-// makeTask makes the task; an id that containerd has lost half of is healed
-// first.
+// makeTask makes the task. What containerd lost half of is healed first; one cure
+// may bring the next trouble to light, hence a few tries.
 func (e *Engine) makeTask(ctx context.Context, request *tasks.CreateTaskRequest) error {
 	ctx, cancel := context.WithTimeout(ctx, taskLimit)
 	defer cancel()
-	_, err := e.client.TaskService().Create(ctx, request)
-	if err == nil {
-		return nil
+	const cures = 3
+	for try := 0; ; try++ {
+		_, err := e.client.TaskService().Create(ctx, request)
+		if err == nil {
+			return nil
+		}
+		cure := e.cureFor(err)
+		if cure == nil || try == cures {
+			return refused("make its task", err)
+		}
+		if cureErr := cure(ctx, request.ContainerID); cureErr != nil {
+			return errors.Join(unavailable("make its task", err), cureErr)
+		}
 	}
+}
+
+// cureFor is what helps against an error of making a task, nil if nothing does.
+func (e *Engine) cureFor(err error) func(ctx context.Context, containerID string) error {
 	switch {
 	case leftBundle(err):
-		if clearErr := e.clearBundle(request.ContainerID); clearErr != nil {
-			return errors.Join(unavailable("make its task", err), clearErr)
-		}
-		_, err = e.client.TaskService().Create(ctx, request)
+		return e.clearBundle
 	case errdefs.IsAlreadyExists(errgrpc.ToNative(err)):
-		if healErr := e.heal(ctx, request.ContainerID); healErr != nil {
-			return errors.Join(unavailable("make its task", err), healErr)
-		}
-		_, err = e.client.TaskService().Create(ctx, request)
-	}
-	if err != nil {
-		return refused("make its task", err)
+		return e.heal
 	}
 	return nil
 }

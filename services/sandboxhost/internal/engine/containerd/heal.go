@@ -69,7 +69,7 @@ func leftBundle(err error) bool {
 // the hidden one that it left when it died while it removed an earlier one: as
 // long as that is there it can never remove another of the same name. A folder
 // whose shim answers is left alone.
-func (e *Engine) clearBundle(containerID string) error {
+func (e *Engine) clearBundle(_ context.Context, containerID string) error {
 	dir := filepath.Join(e.cfg.State, "io.containerd.runtime.v2.task", e.cfg.Namespace)
 	bundle := filepath.Join(dir, containerID)
 	if bootstrap, err := readBootstrap(bundle); err == nil {

@@ -67,7 +67,7 @@ check: ## what CI runs: generated code, lint, breaking changes, tests
 	@tools/check.sh
 
 bench: build ## measure against the floor: a table, and bench/result.json
-	@$(SUDO) env "PATH=$$PATH" "HOME=$$HOME" go run ./bench/cmd/bench -o bench/result.json
+	@$(SUDO) env "PATH=$$PATH" "HOME=$$HOME" BINARIES_UNDER_TEST=$(BIN) go run ./bench/cmd/bench -o bench/result.json
 
 clean: ## remove what was built
 	@rm -rf bin third_party bench/result.json

@@ -82,9 +82,10 @@ func (a *Agent) volume(ctx context.Context, uid string) (*storagev1.Volume, erro
 	}
 }
 
-// reclaim takes a volume back that has outlived its holder's right. No lease stands
-// for it any more, so there is nothing to report; what it needs is what an ended
-// lease needs.
+// reclaim takes a volume back that has outlived its holder's right, once nobody
+// uses it. No lease stands for it any more, so there is nothing to report. A user
+// that is here all the same is not asked to go: its own record ends it, and if
+// that is missing, this history may not be the one that gave it the right.
 func (a *Agent) reclaim(ctx context.Context, disk *resourcev1.Resource, v *storagev1.Volume) error {
 	spec := &resourcev1.DiskLeaseSpec{
 		DiskUid: v.GetUid(), Disk: disk.GetMeta().GetName(), SandboxUid: v.GetHolder(), Node: a.node, Epoch: v.GetEpoch(),
@@ -96,7 +97,10 @@ func (a *Agent) reclaim(ctx context.Context, disk *resourcev1.Resource, v *stora
 	if err != nil {
 		return err
 	}
-	if err := a.takeBack(ctx, spec, move); err != nil || move != Release {
+	if move != Release {
+		return nil // the end of its use comes as a change
+	}
+	if err := a.release(ctx, spec); err != nil {
 		return err
 	}
 	a.enqueueDisk(v.GetUid()) // whoever waits for it need wait no longer

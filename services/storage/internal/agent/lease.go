@@ -114,8 +114,11 @@ func (a *Agent) attachAndGrant(ctx context.Context, spec *resourcev1.DiskLeaseSp
 // release unmounts what nobody can use any more. The order matters: the grant is
 // dropped last, so that a failure in between is found again.
 func (a *Agent) release(ctx context.Context, spec *resourcev1.DiskLeaseSpec) error {
-	_, err := a.deps.Storage.DetachVolume(ctx, &storagev1.DetachVolumeRequest{Uid: spec.GetDiskUid(), Epoch: spec.GetEpoch()})
-	if err != nil && fault.Reason(err) != "STALE_EPOCH" { // a later holder has it: this right has ended long ago
+	_, err := a.deps.Storage.DetachVolume(ctx, &storagev1.DetachVolumeRequest{
+		Uid: spec.GetDiskUid(), Holder: spec.GetSandboxUid(), Epoch: spec.GetEpoch(),
+	})
+	// Another holder has it: this right has ended long ago, or never was used.
+	if r := fault.Reason(err); err != nil && r != "STALE_EPOCH" && r != "OTHER_HOLDER" {
 		return err
 	}
 	_, err = a.deps.Grants.ForgetGrant(ctx, &sandboxhostv1.ForgetGrantRequest{DiskUid: spec.GetDiskUid(), Epoch: spec.GetEpoch()})

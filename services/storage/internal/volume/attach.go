@@ -56,7 +56,7 @@ func mayAttach(v Volume, holder id.Sandbox, epoch uint64) error {
 }
 
 // Detach unmounts a volume; see DetachVolume of the contract.
-func (s *Store) Detach(uid id.Disk, epoch uint64) error {
+func (s *Store) Detach(uid id.Disk, holder id.Sandbox, epoch uint64) error {
 	unlock, err := s.lock(uid)
 	if err != nil {
 		return err
@@ -71,7 +71,7 @@ func (s *Store) Detach(uid id.Disk, epoch uint64) error {
 	case err != nil:
 		return err
 	}
-	if again, err := mayDetach(v, epoch); err != nil || again {
+	if again, err := mayDetach(v, holder, epoch); err != nil || again {
 		return err
 	}
 	if err := s.unmount(uid); err != nil {
@@ -86,7 +86,7 @@ func (s *Store) Detach(uid id.Disk, epoch uint64) error {
 }
 
 // mayDetach decides whether a volume may be detached, or is already; it is pure.
-func mayDetach(v Volume, epoch uint64) (already bool, err error) {
+func mayDetach(v Volume, holder id.Sandbox, epoch uint64) (already bool, err error) {
 	switch {
 	case v.Holder == "":
 		return true, nil
@@ -94,6 +94,8 @@ func mayDetach(v Volume, epoch uint64) (already bool, err error) {
 		return false, fault.WithReason(fault.New(fault.Conflict, "detach volume %s: it is attached under epoch %d, not %d", v.UID, v.Epoch, epoch), ReasonStaleEpoch)
 	case epoch > v.Epoch:
 		return false, fault.WithReason(fault.New(fault.Conflict, "detach volume %s: sandbox %s still has it under epoch %d", v.UID, v.Holder, v.Epoch), ReasonInUse)
+	case holder != v.Holder:
+		return false, fault.WithReason(fault.New(fault.Conflict, "detach volume %s: sandbox %s has it under epoch %d, not %s", v.UID, v.Holder, epoch, holder), ReasonOtherHolder)
 	}
 	return false, nil
 }

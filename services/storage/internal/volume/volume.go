@@ -33,6 +33,8 @@ const (
 	ReasonStaleEpoch = "STALE_EPOCH"
 	ReasonInUse      = "IN_USE"
 	ReasonBroken     = "VOLUME_BROKEN"
+	// ReasonOtherHolder is for a right that is not the one it is attached under.
+	ReasonOtherHolder = "OTHER_HOLDER"
 )
 
 // Volume is one volume as it is found.

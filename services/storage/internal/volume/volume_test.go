@@ -89,7 +89,7 @@ func TestStore_KeepsDataOverHolders(t *testing.T) {
 	_, err := s.Attach(diskA, sandboxB, 2)
 	wantFault(t, err, fault.Conflict, ReasonInUse)
 	for range 2 {
-		must(t, s.Detach(diskA, 1))
+		must(t, s.Detach(diskA, sandboxA, 1))
 		if mounted(t, s.mountPath(diskA)) {
 			t.Fatal("still mounted after detach")
 		}
@@ -103,9 +103,9 @@ func TestStore_KeepsDataOverHolders(t *testing.T) {
 	if string(got) != "kept" {
 		t.Fatalf("got %q, want what the holder before wrote", got)
 	}
-	wantFault(t, s.Detach(diskA, 1), fault.Conflict, ReasonStaleEpoch)
+	wantFault(t, s.Detach(diskA, sandboxA, 1), fault.Conflict, ReasonStaleEpoch)
 	wantFault(t, s.Remove(diskA), fault.Conflict, ReasonInUse)
-	must(t, s.Detach(diskA, 2))
+	must(t, s.Detach(diskA, sandboxB, 2))
 	for range 2 {
 		must(t, s.Remove(diskA))
 	}
@@ -206,11 +206,11 @@ func TestStore_BusyMountIsUnavailableAndStaysAttached(t *testing.T) {
 	must(t, err)
 	f, err := os.Create(filepath.Join(v.Path, "open"))
 	must(t, err)
-	if err := s.Detach(diskA, 1); !errors.Is(err, fault.Unavailable) {
+	if err := s.Detach(diskA, sandboxA, 1); !errors.Is(err, fault.Unavailable) {
 		t.Fatalf("got %v, want Unavailable while a file is open", err)
 	}
 	must(t, f.Close())
-	must(t, s.Detach(diskA, 1))
+	must(t, s.Detach(diskA, sandboxA, 1))
 }
 
 // What is mounted under one right is not given back by another.
@@ -220,13 +220,15 @@ func TestStore_IsDetachedUnderItsOwnEpochOnly(t *testing.T) {
 	must(t, err)
 	v, err := s.Attach(diskA, sandboxA, 2)
 	must(t, err)
-	wantFault(t, s.Detach(diskA, 1), fault.Conflict, ReasonStaleEpoch)
-	wantFault(t, s.Detach(diskA, 3), fault.Conflict, ReasonInUse)
+	wantFault(t, s.Detach(diskA, sandboxA, 1), fault.Conflict, ReasonStaleEpoch)
+	wantFault(t, s.Detach(diskA, sandboxA, 3), fault.Conflict, ReasonInUse)
+	// In a history that was put back, another sandbox may have had the same epoch.
+	wantFault(t, s.Detach(diskA, sandboxB, 2), fault.Conflict, ReasonOtherHolder)
 	if !mounted(t, v.Path) {
 		t.Fatal("unmounted under another epoch")
 	}
-	must(t, s.Detach(diskA, 2))
-	must(t, s.Detach(diskA, 3))
+	must(t, s.Detach(diskA, sandboxA, 2))
+	must(t, s.Detach(diskA, sandboxA, 3))
 }
 
 // A volume whose note broke while it was attached stays so until it is given back.
@@ -243,7 +245,7 @@ func TestStore_BrokenWhileAttached(t *testing.T) {
 	}
 	wantFault(t, s.Remove(diskA), fault.Conflict, ReasonInUse)
 	for range 2 {
-		must(t, s.Detach(diskA, 1))
+		must(t, s.Detach(diskA, sandboxA, 1))
 	}
 	if mounted(t, v.Path) {
 		t.Fatal("given back and still mounted")
@@ -287,14 +289,14 @@ func TestStore_AHungUnmountIsNamed(t *testing.T) {
 		_, err = s.Attach(diskA, sandboxA, 1)
 		must(t, err)
 		ended := make(chan error, 1)
-		go func() { ended <- s.Detach(diskA, 1) }() // ends when the hold is given up
+		go func() { ended <- s.Detach(diskA, sandboxA, 1) }() // ends when the hold is given up
 		synctest.Wait()
-		wantFault(t, s.Detach(diskA, 1), fault.Unavailable, "")
+		wantFault(t, s.Detach(diskA, sandboxA, 1), fault.Unavailable, "")
 		_, err = s.Ensure("01K0000000000000000000000B")
 		must(t, err)
 		close(table.hold)
 		must(t, <-ended)
-		must(t, s.Detach(diskA, 1))
+		must(t, s.Detach(diskA, sandboxA, 1))
 	})
 }
 

@@ -392,7 +392,10 @@ type DetachVolumeRequest struct {
 	// Uid of the disk.
 	Uid string `protobuf:"bytes,1,opt,name=uid,proto3" json:"uid,omitempty"`
 	// Epoch under which it was attached, from 1.
-	Epoch         uint64 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Epoch uint64 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// Uid of the sandbox for which it was attached: an epoch is one right only
+	// within one history of the cluster.
+	Holder        string `protobuf:"bytes,3,opt,name=holder,proto3" json:"holder,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -439,6 +442,13 @@ func (x *DetachVolumeRequest) GetEpoch() uint64 {
 		return x.Epoch
 	}
 	return 0
+}
+
+func (x *DetachVolumeRequest) GetHolder() string {
+	if x != nil {
+		return x.Holder
+	}
+	return ""
 }
 
 // DetachVolumeResponse says that it is not mounted.
@@ -694,10 +704,11 @@ const file_staddle_storage_v1_storage_proto_rawDesc = "" +
 	"\x06holder\x18\x02 \x01(\tB\x1f\xbaH\x1cr\x1a2\x18^[0-9A-HJKMNP-TV-Z]{26}$R\x06holder\x12\x1d\n" +
 	"\x05epoch\x18\x03 \x01(\x04B\a\xbaH\x042\x02(\x01R\x05epoch\"J\n" +
 	"\x14AttachVolumeResponse\x122\n" +
-	"\x06volume\x18\x01 \x01(\v2\x1a.staddle.storage.v1.VolumeR\x06volume\"g\n" +
+	"\x06volume\x18\x01 \x01(\v2\x1a.staddle.storage.v1.VolumeR\x06volume\"\xa0\x01\n" +
 	"\x13DetachVolumeRequest\x121\n" +
 	"\x03uid\x18\x01 \x01(\tB\x1f\xbaH\x1cr\x1a2\x18^[0-9A-HJKMNP-TV-Z]{26}$R\x03uid\x12\x1d\n" +
-	"\x05epoch\x18\x02 \x01(\x04B\a\xbaH\x042\x02(\x01R\x05epoch\"\x16\n" +
+	"\x05epoch\x18\x02 \x01(\x04B\a\xbaH\x042\x02(\x01R\x05epoch\x127\n" +
+	"\x06holder\x18\x03 \x01(\tB\x1f\xbaH\x1cr\x1a2\x18^[0-9A-HJKMNP-TV-Z]{26}$R\x06holder\"\x16\n" +
 	"\x14DetachVolumeResponse\"H\n" +
 	"\x13RemoveVolumeRequest\x121\n" +
 	"\x03uid\x18\x01 \x01(\tB\x1f\xbaH\x1cr\x1a2\x18^[0-9A-HJKMNP-TV-Z]{26}$R\x03uid\"\x16\n" +

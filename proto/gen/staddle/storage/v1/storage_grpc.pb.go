@@ -54,7 +54,7 @@ type StorageServiceClient interface {
 	// it is not mounted by this process, and what was written is on the disk. A
 	// volume that is not attached, or not there, is OK. Safe to repeat. Returns
 	// Conflict with reason STALE_EPOCH if it is attached under a higher epoch,
-	// IN_USE under a lower one; Exhausted if the disk is full; Unavailable while it is busy, and while volumes are being recovered.
+	// IN_USE under a lower one, OTHER_HOLDER for another sandbox under this one; Exhausted if the disk is full; Unavailable while it is busy, and while volumes are being recovered.
 	DetachVolume(ctx context.Context, in *DetachVolumeRequest, opts ...grpc.CallOption) (*DetachVolumeResponse, error)
 	// RemoveVolume removes a volume and all its data for good. Safe to repeat;
 	// one that is not there is OK. Returns Conflict with reason IN_USE while it
@@ -149,7 +149,7 @@ type StorageServiceServer interface {
 	// it is not mounted by this process, and what was written is on the disk. A
 	// volume that is not attached, or not there, is OK. Safe to repeat. Returns
 	// Conflict with reason STALE_EPOCH if it is attached under a higher epoch,
-	// IN_USE under a lower one; Exhausted if the disk is full; Unavailable while it is busy, and while volumes are being recovered.
+	// IN_USE under a lower one, OTHER_HOLDER for another sandbox under this one; Exhausted if the disk is full; Unavailable while it is busy, and while volumes are being recovered.
 	DetachVolume(context.Context, *DetachVolumeRequest) (*DetachVolumeResponse, error)
 	// RemoveVolume removes a volume and all its data for good. Safe to repeat;
 	// one that is not there is OK. Returns Conflict with reason IN_USE while it

@@ -173,6 +173,76 @@ func TestMachine_EmptySnapshotRemovesNothing(t *testing.T) {
 	}
 }
 
+// copyTree copies a folder with owners and modes.
+func copyTree(t *testing.T, from, to string) {
+	t.Helper()
+	if out, err := exec.CommandContext(t.Context(), "cp", "-a", from, to).CombinedOutput(); err != nil {
+		t.Fatalf("cp -a %s %s: %v: %s", from, to, err, out)
+	}
+}
+
+// A store that was put back to a copy, and has grown past what the node knew, does
+// not know of what came after the copy.
+func TestMachine_OlderMirrorRemovesNothing(t *testing.T) {
+	b, supervisor := machine(t, bed.Options{})
+	b.OK("run", "-d", "--name", "old", bed.ProbeImage, "--", "sleep")
+	awaitPhase(t, b, "old", "RUNNING")
+	store := filepath.Join(b.Paths.Var("coordinator"), "etcd")
+	b.KillRunner(supervisor, false)
+	copied := filepath.Join(t.TempDir(), "etcd")
+	copyTree(t, store, copied)
+	supervisor = b.Start()
+	b.WaitReady()
+	b.OK("run", "-d", "--name", "web", bed.ProbeImage, "--", "sleep")
+	awaitPhase(t, b, "web", "RUNNING")
+	web, old := onHost(t, b, "web"), onHost(t, b, "old")
+
+	b.KillRunner(supervisor, false)
+	if err := os.RemoveAll(store); err != nil {
+		t.Fatal(err)
+	}
+	copyTree(t, copied, store)
+	supervisor = b.Start()
+	b.WaitReady()
+	if out := b.OK("get", "sandbox", "-o", "name"); strings.TrimSpace(out) != old.GetUid() {
+		t.Fatalf("the store was put back, and shows:\n%s", out)
+	}
+	// Others go the whole way, until the history is longer than the one that was lost.
+	for i := range 10 {
+		name := fmt.Sprintf("fresh%d", i)
+		b.OK("run", "-d", "--name", name, bed.ProbeImage, "--", "sleep")
+		awaitPhase(t, b, name, "RUNNING")
+		b.OK("delete", "sandbox", name)
+	}
+	b.Kill("sandbox-agent")
+	b.Kill("clusteraccess")
+	b.Kill("coordinator")
+	b.WaitReady()
+	b.OK("run", "-d", "--name", "last", bed.ProbeImage, "--", "sleep")
+	awaitPhase(t, b, "last", "RUNNING")
+	for _, want := range []*sandboxhostv1.SandboxState{web, old} {
+		got := await(t, b, want.GetUid(), "running", running)
+		if sprint(pids(got)) != sprint(pids(want.GetStatus())) {
+			t.Errorf("%s: %v, want %v", want.GetName(), got, want.GetStatus())
+		}
+	}
+	// What the store knows of is ended by it as ever.
+	b.OK("delete", "sandbox", "old")
+	b.OK("delete", "sandbox", "last")
+	bed.Eventually(t, time.Minute, "only web is left", func(context.Context) (bool, string) {
+		gone := onHost(t, b, "old") == nil && onHost(t, b, "last") == nil
+		return gone && onHost(t, b, "web") != nil, sprint(onHost(t, b, "old")) + sprint(onHost(t, b, "last"))
+	})
+	// What the cluster has lost goes when a person on the node says so.
+	if r := b.CLI("--node-socket", b.HostSocket(), "rm", "web"); r.Code != 6 || !strings.Contains(r.Stderr, "--lost") {
+		t.Errorf("rm of a sandbox of the cluster: exit code %d\n%s", r.Code, r.Stderr)
+	}
+	if r := b.CLI("--node-socket", b.HostSocket(), "rm", "--lost", "web"); r.Code != 0 || onHost(t, b, "web") != nil {
+		t.Errorf("rm --lost: exit code %d\n%s%s", r.Code, r.Stderr, sprint(onHost(t, b, "web")))
+	}
+	settled(t, b)
+}
+
 func TestMachine_WithoutContainerdNeverReady(t *testing.T) {
 	b := bed.New(t, bed.Options{Node: "containerd: {managed: false, address: /nowhere/containerd.sock}"})
 	b.Start()

@@ -116,6 +116,13 @@ func TestNode_TellsOfAnotherHistory(t *testing.T) {
 	n.awaitMirror(t, "mirror of a lower revision", func(r *clusteraccessv1.ListResourcesResponse) bool {
 		return live(r) && r.GetMirror().GetRevision() == 500 && r.GetResources()[0].GetMeta().GetName() == "y"
 	})
+	// The same revision, and more, of a history that was put back in between.
+	c.stop()
+	c.Restore("two", 600, sandbox("x"))
+	c.start(t)
+	n.awaitMirror(t, "mirror of a history put back and grown", func(r *clusteraccessv1.ListResourcesResponse) bool {
+		return live(r) && r.GetMirror().GetTerm() == c.Term() && r.GetResources()[0].GetMeta().GetName() == "x"
+	})
 }
 
 func TestNode_NeverTakesHalfASnapshot(t *testing.T) {

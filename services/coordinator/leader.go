@@ -45,6 +45,8 @@ func (l lateStore) Follow(ctx context.Context, revision uint64, emit func([]stor
 
 func (l lateStore) Incarnation(ctx context.Context) (string, error) { return l.get().Incarnation(ctx) }
 
+func (l lateStore) BeginTerm(ctx context.Context) (string, error) { return l.get().BeginTerm(ctx) }
+
 func (l lateStore) Current(ctx context.Context) (uint64, error) { return l.get().Current(ctx) }
 
 func (l lateStore) Newest(ctx context.Context) (uint64, error) { return l.get().Newest(ctx) }

@@ -2,7 +2,6 @@ package sandboxhost
 
 import (
 	"context"
-	"path/filepath"
 	"time"
 
 	"staddle.internal/kit/process"
@@ -15,8 +14,8 @@ import (
 const AgentName = "sandbox-agent"
 
 const (
-	// healthHistory is the health name that says whether the mirror shows the
-	// history that this node knows: while it does not, nothing is removed.
+	// healthHistory is the health name that says whether the coordinator's history
+	// knows of every sandbox here: those that it does not know of are kept.
 	healthHistory = "history"
 	// agentResync is how often the agent looks at everything without a cause.
 	agentResync = 5 * time.Minute
@@ -37,10 +36,10 @@ func buildAgent(_ context.Context, p *process.Process) ([]run.Member, error) {
 	cluster, host := agent.Neighbours(records, sandboxes)
 	p.Status.SetHealth(healthHistory, true)
 	loop := agent.New(agent.Config{
-		Node: p.Config.Name, Memory: filepath.Join(p.Paths.Var(AgentName), "agent.db"), Resync: agentResync,
+		Node: p.Config.Name, Resync: agentResync,
 	}, agent.Deps{
 		Cluster: cluster, Host: host, Log: p.Log,
-		Trusted: func(trusted bool) { p.Status.SetHealth(healthHistory, trusted) },
+		Foreign: func(n int) { p.Status.SetHealth(healthHistory, n == 0) },
 	})
 	return []run.Member{{Name: "agent", Run: loop.Run}}, nil
 }

@@ -140,7 +140,7 @@ func wantRunning(spec *resourcev1.SandboxSpec) {
 func (a *app) removeAfter(ctx context.Context, t sandboxes, s sandbox.Sandbox) error {
 	bound, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit(s))
 	defer cancel()
-	return a.removeOne(bound, t, s, true)
+	return a.removeOne(bound, t, s, removal{wait: true})
 }
 
 // endOf turns the end of the container into the end of the command.

@@ -27,9 +27,21 @@ func (a *app) startCommand() *cobra.Command {
 }
 
 func (a *app) rmCommand() *cobra.Command {
-	return a.eachSandbox("rm", "Remove sandboxes", `Remove sandboxes with their processes, files and output, and wait until nothing is
-left. Disks stay. With --no-wait only the removal is asked for.`, a.removeOne)
+	var lost bool
+	c := a.eachSandbox("rm", "Remove sandboxes", `Remove sandboxes with their processes, files and output, and wait until nothing is
+left. Disks stay. With --no-wait only the removal is asked for.
+
+A sandbox whose record the cluster has lost, because its store was made anew or put
+back to a copy, goes on running. --lost, with --node-socket, removes it on its node.`,
+		func(ctx context.Context, t sandboxes, s sandbox.Sandbox, wait bool) error {
+			return a.removeOne(ctx, t, s, removal{wait: wait, lost: lost})
+		})
+	c.Flags().BoolVar(&lost, "lost", false, "also remove sandboxes of the cluster: it has lost their records")
+	return c
 }
+
+// removal is how a sandbox is removed.
+type removal struct{ wait, lost bool }
 
 // eachSandbox makes a command that does one thing to each sandbox named. All are
 // tried; the first failure decides the exit code.
@@ -103,17 +115,17 @@ func (a *app) startOne(ctx context.Context, t sandboxes, s sandbox.Sandbox, wait
 	return err
 }
 
-func (a *app) removeOne(ctx context.Context, t sandboxes, s sandbox.Sandbox, wait bool) error {
-	if err := t.Remove(ctx, s); err != nil || !wait {
+func (a *app) removeOne(ctx context.Context, t sandboxes, s sandbox.Sandbox, how removal) error {
+	if err := t.Remove(ctx, s, how.lost); err != nil || !how.wait {
 		return err
 	}
 	err := a.watching(ctx, t, s, func(now *sandbox.Sandbox) (bool, error) {
-		return now == nil || now.Status.GetTornDownAt() != nil && now.Manager == sandbox.Local, nil
+		return now == nil || now.Status.GetTornDownAt() != nil && (how.lost || now.Manager == sandbox.Local), nil
 	})
 	if err != nil {
 		return exit.Try(err, "staddle ps: its message says what holds it; the removal goes on by itself")
 	}
-	if err := t.Forget(ctx, s); err != nil && fault.KindOf(err) != fault.NotFound {
+	if err := t.Forget(ctx, s, how.lost); err != nil && fault.KindOf(err) != fault.NotFound {
 		return err
 	}
 	return nil

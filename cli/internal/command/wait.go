@@ -46,8 +46,8 @@ type reader interface {
 type writer interface {
 	Create(ctx context.Context, name string, labels map[string]string, spec *resourcev1.SandboxSpec) (sandbox.Sandbox, error)
 	Update(ctx context.Context, uid string, change func(*resourcev1.SandboxSpec)) (sandbox.Sandbox, error)
-	Remove(ctx context.Context, s sandbox.Sandbox) error
-	Forget(ctx context.Context, s sandbox.Sandbox) error
+	Remove(ctx context.Context, s sandbox.Sandbox, lost bool) error
+	Forget(ctx context.Context, s sandbox.Sandbox, lost bool) error
 }
 
 // sandboxes is a target as the sandbox commands use it.

@@ -72,12 +72,15 @@ func (c *Cluster) Update(ctx context.Context, uid string, change func(*resourcev
 }
 
 // Remove marks the sandbox as being deleted. It does not wait for it to be gone.
-func (c *Cluster) Remove(ctx context.Context, s sandbox.Sandbox) error {
+func (c *Cluster) Remove(ctx context.Context, s sandbox.Sandbox, lost bool) error {
+	if lost {
+		return exit.BadUsage("remove sandbox %s: its record is here; --lost is for a node alone, with --node-socket", s.Name)
+	}
 	return c.DeleteRecord(ctx, s.Record.(*resourcev1.Resource)) //nolint:forcetypeassert // FromRecord put it there
 }
 
 // Forget does nothing: in a cluster the owner of the record does the last step.
-func (c *Cluster) Forget(context.Context, sandbox.Sandbox) error { return nil }
+func (c *Cluster) Forget(context.Context, sandbox.Sandbox, bool) error { return nil }
 
 // Watch sends every sandbox, the mark, and changes until emit fails or the
 // stream ends. An empty uid means all.

@@ -157,13 +157,14 @@ func (n *Node) Update(ctx context.Context, uid string, change func(*resourcev1.S
 	return sandbox.Sandbox{}, last
 }
 
-// Remove ends the wish for s. It does not wait for the sandbox to be gone.
-func (n *Node) Remove(ctx context.Context, s sandbox.Sandbox) error {
-	if s.Manager != sandbox.Local {
+// Remove ends the wish for s, one of the cluster only if it is lost to it. It does
+// not wait for the sandbox to be gone.
+func (n *Node) Remove(ctx context.Context, s sandbox.Sandbox, lost bool) error {
+	if s.Manager != sandbox.Local && !lost {
 		return exit.Try(fault.New(fault.Denied, "remove sandbox %s: it belongs to the cluster", s.Name),
-			"the same command without --node-socket")
+			"the same command without --node-socket; or with --lost, if the cluster has lost its record")
 	}
-	_, err := n.host.RemoveSandbox(ctx, &sandboxhostv1.RemoveSandboxRequest{Uid: s.UID, Manager: sandbox.Local})
+	_, err := n.host.RemoveSandbox(ctx, &sandboxhostv1.RemoveSandboxRequest{Uid: s.UID, Manager: s.Manager, Lost: lost})
 	if err != nil {
 		return wrap(err, "remove sandbox %s", s.Name)
 	}
@@ -172,8 +173,8 @@ func (n *Node) Remove(ctx context.Context, s sandbox.Sandbox) error {
 
 // Forget drops what is known of a sandbox that has been torn down. It is the
 // last step of a removal on a node alone.
-func (n *Node) Forget(ctx context.Context, s sandbox.Sandbox) error {
-	_, err := n.host.ForgetSandbox(ctx, &sandboxhostv1.ForgetSandboxRequest{Uid: s.UID, Manager: s.Manager})
+func (n *Node) Forget(ctx context.Context, s sandbox.Sandbox, lost bool) error {
+	_, err := n.host.ForgetSandbox(ctx, &sandboxhostv1.ForgetSandboxRequest{Uid: s.UID, Manager: s.Manager, Lost: lost})
 	if err != nil {
 		return wrap(err, "forget sandbox %s", s.Name)
 	}

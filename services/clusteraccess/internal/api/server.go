@@ -34,7 +34,7 @@ const (
 
 // coordinator answers what the mirror cannot.
 type coordinator interface {
-	Resource(ctx context.Context, kind resourcev1.Kind, uid string) (*resourcev1.Resource, error)
+	Resource(ctx context.Context, kind resourcev1.Kind, uid string, at *resourcev1.Position) (*resourcev1.Resource, error)
 	Renew(ctx context.Context, session int64, ttl time.Duration) (link.Session, error)
 	End(ctx context.Context, session int64, workloadsKept bool) error
 }
@@ -74,10 +74,10 @@ func New(deps Deps) *Server { return &Server{deps: deps} }
 
 // GetResource asks the coordinator. Its NotFound makes things go away, so it is
 // passed on only if the mirror was live all the while: then it is the word of the
-// history that the mirror shows, and not of one that nobody has judged yet.
+// history that the mirror shows, and not of one that came in between.
 func (s *Server) GetResource(ctx context.Context, req *clusteraccessv1.GetResourceRequest) (*clusteraccessv1.GetResourceResponse, error) {
 	before := s.deps.Mirror.State()
-	record, err := s.deps.Coordinator.Resource(ctx, req.GetKind(), req.GetUid())
+	record, err := s.deps.Coordinator.Resource(ctx, req.GetKind(), req.GetUid(), req.GetPosition())
 	if errors.Is(err, fault.NotFound) && !liveThroughout(before, s.deps.Mirror.State()) {
 		return nil, fault.New(fault.Unavailable, "get record %s: the link was not up throughout", req.GetUid())
 	}
@@ -88,7 +88,7 @@ func (s *Server) GetResource(ctx context.Context, req *clusteraccessv1.GetResour
 }
 
 func liveThroughout(before, after *clusteraccessv1.MirrorState) bool {
-	return before.GetLive() && after.GetLive() && before.GetIncarnation() == after.GetIncarnation() &&
+	return before.GetLive() && after.GetLive() && before.GetTerm() == after.GetTerm() &&
 		before.GetSince().AsTime().Equal(after.GetSince().AsTime())
 }
 

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"staddle.internal/kit/fault"
+	"staddle.internal/kit/id"
 	coordinatorv1 "staddle.internal/proto/gen/staddle/coordinator/v1"
 	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
 )
@@ -25,6 +26,7 @@ type Coordinator struct {
 
 	mu          sync.Mutex // guards all below
 	incarnation string
+	term        string
 	revision    uint64
 	compacted   uint64
 	records     map[string]*resourcev1.Resource
@@ -39,7 +41,7 @@ type Coordinator struct {
 
 // New returns an empty coordinator.
 func New() *Coordinator {
-	return &Coordinator{incarnation: "one", records: map[string]*resourcev1.Resource{}, changed: make(chan struct{})}
+	return &Coordinator{incarnation: "one", term: id.New(), records: map[string]*resourcev1.Resource{}, changed: make(chan struct{})}
 }
 
 // Register puts it on a server.
@@ -90,7 +92,7 @@ func (c *Coordinator) Compact() {
 func (c *Coordinator) Restore(incarnation string, revision uint64, records ...*resourcev1.Resource) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.incarnation, c.revision, c.history, c.compacted = incarnation, revision, nil, 0
+	c.incarnation, c.term, c.revision, c.history, c.compacted = incarnation, id.New(), revision, nil, 0
 	c.records = map[string]*resourcev1.Resource{}
 	for _, r := range records {
 		c.records[r.GetMeta().GetUid()] = proto.CloneOf(r)
@@ -133,10 +135,29 @@ func (c *Coordinator) GetResource(_ context.Context, req *coordinatorv1.GetResou
 		return nil, c.refuse
 	}
 	r, ok := c.records[req.GetUid()]
+	if at := req.GetPosition(); !ok && at != nil && !c.containsLocked(at.GetTerm(), at.GetRevision()) {
+		return nil, otherHistory()
+	}
 	if !ok {
 		return nil, fault.New(fault.NotFound, "get record %s: there is none", req.GetUid())
 	}
 	return &coordinatorv1.GetResourceResponse{Resource: r}, nil
+}
+
+// containsLocked says whether a position is in the history: each has one term.
+func (c *Coordinator) containsLocked(term string, revision uint64) bool {
+	return term == c.term && revision <= c.revision
+}
+
+func otherHistory() error {
+	return fault.WithReason(fault.New(fault.Conflict, "this is another history"), "OTHER_HISTORY")
+}
+
+// Term is that of all positions of the history.
+func (c *Coordinator) Term() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.term
 }
 
 // UpdateResourceStatus serves the contract for nodes and sandboxes.
@@ -219,6 +240,9 @@ func (c *Coordinator) begin(req *coordinatorv1.WatchResourcesRequest, stream grp
 	var msgs []*coordinatorv1.WatchResourcesResponse
 	if from := req.GetResumeAfterRevision(); from > 0 {
 		c.resumes++
+		if !c.containsLocked(req.GetResumeTerm(), from) {
+			return 0, otherHistory()
+		}
 		if from < c.compacted {
 			return 0, fault.WithReason(fault.New(fault.Conflict, "watch: the history since %d is gone", from), "COMPACTED")
 		}
@@ -236,7 +260,10 @@ func (c *Coordinator) begin(req *coordinatorv1.WatchResourcesRequest, stream grp
 		}
 	}
 	msgs = append(msgs, &coordinatorv1.WatchResourcesResponse{
-		Event: &coordinatorv1.WatchResourcesResponse_Synced{Synced: &coordinatorv1.SnapshotMarker{Incarnation: c.incarnation}}, Revision: c.revision,
+		Event: &coordinatorv1.WatchResourcesResponse_Synced{
+			Synced: &coordinatorv1.SnapshotMarker{Incarnation: c.incarnation, Term: c.term},
+		},
+		Revision: c.revision,
 	})
 	return c.revision, sendAll(stream, msgs)
 }

@@ -50,12 +50,15 @@ type Session struct {
 	NodeUID string
 }
 
-// Resource asks for one record by uid.
-func (c *Coordinator) Resource(ctx context.Context, kind resourcev1.Kind, uid string) (*resourcev1.Resource, error) {
+// Resource asks for one record by uid. With a position, NotFound is the word of a
+// history that contains it.
+func (c *Coordinator) Resource(
+	ctx context.Context, kind resourcev1.Kind, uid string, at *resourcev1.Position,
+) (*resourcev1.Resource, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	resp, err := c.resources.GetResource(ctx, &coordinatorv1.GetResourceRequest{
-		Kind: kind, Which: &coordinatorv1.GetResourceRequest_Uid{Uid: uid},
+		Kind: kind, Which: &coordinatorv1.GetResourceRequest_Uid{Uid: uid}, Position: at,
 	})
 	return resp.GetResource(), err
 }

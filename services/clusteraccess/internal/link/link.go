@@ -47,11 +47,11 @@ var retry = kitbackoff.Policy{Initial: 200 * time.Millisecond, Cap: retryCap, St
 
 // target is what the watch keeps up to date.
 type target interface {
-	Replace(records []*resourcev1.Resource, revision uint64, incarnation string)
-	CaughtUp(changes []mirror.Change, revision uint64)
+	Replace(records []*resourcev1.Resource, at mirror.Place)
+	CaughtUp(changes []mirror.Change, at mirror.Place)
 	Apply(changes []mirror.Change, revision uint64)
 	Lost(reason string)
-	Position() (revision uint64, incarnation string)
+	Place() mirror.Place
 }
 
 // Dial returns the connection to the coordinator. It does not wait: a call fails

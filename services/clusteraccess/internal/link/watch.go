@@ -18,6 +18,8 @@ import (
 const (
 	// reasonCompacted is the coordinator's word for "begin again".
 	reasonCompacted = "COMPACTED"
+	// reasonOtherHistory is its word for a position that is not in its history.
+	reasonOtherHistory = "OTHER_HISTORY"
 	// reasonAnew marks an end after which the watch begins anew at once.
 	reasonAnew = "BEGIN_ANEW"
 	// maxRecords bounds what a node's mirror holds.
@@ -42,16 +44,18 @@ func newWatch(conn grpc.ClientConnInterface, m target) *watch {
 func (w *watch) run(ctx context.Context, live func()) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	revision, incarnation := w.mirror.Position()
-	if w.anew {
-		revision = 0
+	at := w.mirror.Place()
+	if w.anew || at.Term == "" { // what cannot be proved to go on begins anew
+		at = mirror.Place{}
 	}
 	w.anew = false
-	stream, err := w.client.WatchResources(ctx, &coordinatorv1.WatchResourcesRequest{ResumeAfterRevision: revision})
+	stream, err := w.client.WatchResources(ctx, &coordinatorv1.WatchResourcesRequest{
+		ResumeAfterRevision: at.Revision, ResumeTerm: at.Term,
+	})
 	if err != nil {
 		return w.ended(ctx, err)
 	}
-	b := &beginning{resumed: revision > 0, revision: revision, incarnation: incarnation}
+	b := &beginning{resumed: at.Revision > 0, at: at}
 	if b.resumed {
 		timer := time.AfterFunc(catchUpTimeout, func() { cancel(errNoMarker) })
 		defer timer.Stop()
@@ -77,7 +81,7 @@ func (w *watch) ended(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		err = cause
 	}
-	if fault.Reason(err) == reasonCompacted {
+	if r := fault.Reason(err); r == reasonCompacted || r == reasonOtherHistory {
 		err = fault.WithReason(err, reasonAnew)
 	}
 	w.anew = fault.Reason(err) == reasonAnew
@@ -103,10 +107,9 @@ func (w *watch) follow(stream grpc.ServerStreamingClient[coordinatorv1.WatchReso
 
 // beginning is what a stream sends up to its marker.
 type beginning struct {
-	resumed     bool
-	incarnation string // expected when resumed, then that of the marker
-	revision    uint64 // resumed from, then that of the marker
-	changes     []mirror.Change
+	resumed bool
+	at      mirror.Place // resumed from, then that of the marker
+	changes []mirror.Change
 }
 
 func (b *beginning) read(stream grpc.ServerStreamingClient[coordinatorv1.WatchResourcesResponse]) error {
@@ -136,21 +139,21 @@ func (b *beginning) finish(marker *coordinatorv1.SnapshotMarker, revision uint64
 	if marker.GetIncarnation() == "" {
 		return fault.New(fault.Internal, "watch records: the marker names no incarnation")
 	}
-	if b.resumed && marker.GetIncarnation() != b.incarnation {
+	if b.resumed && marker.GetIncarnation() != b.at.Incarnation {
 		return fault.WithReason(fault.New(fault.Conflict,
-			"watch records: the coordinator's history is %s and was %s", marker.GetIncarnation(), b.incarnation), reasonAnew)
+			"watch records: the coordinator's history is %s and was %s", marker.GetIncarnation(), b.at.Incarnation), reasonAnew)
 	}
-	if b.resumed && revision < b.revision {
+	if b.resumed && revision < b.at.Revision {
 		return fault.WithReason(fault.New(fault.Conflict,
-			"watch records: the coordinator's history ends at %d and was at %d", revision, b.revision), reasonAnew)
+			"watch records: the coordinator's history ends at %d and was at %d", revision, b.at.Revision), reasonAnew)
 	}
-	b.incarnation, b.revision = marker.GetIncarnation(), revision
+	b.at = mirror.Place{Revision: revision, Incarnation: marker.GetIncarnation(), Term: marker.GetTerm()}
 	return nil
 }
 
 func (b *beginning) apply(m target) {
 	if b.resumed {
-		m.CaughtUp(b.changes, b.revision)
+		m.CaughtUp(b.changes, b.at)
 		return
 	}
 	at := make(map[string]int, len(b.changes))
@@ -163,7 +166,7 @@ func (b *beginning) apply(m target) {
 		at[c.Record.GetMeta().GetUid()] = len(records)
 		records = append(records, c.Record)
 	}
-	m.Replace(records, b.revision, b.incarnation)
+	m.Replace(records, b.at)
 }
 
 // changeOf reads one message. An event of a later version of the contract is

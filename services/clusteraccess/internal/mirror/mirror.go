@@ -45,6 +45,14 @@ type Deps struct {
 	LinkChanged func(live bool, reason string)
 }
 
+// Place is where in which history a mirror is. The zero value is none.
+type Place struct {
+	// Revision that the mirror is as of.
+	Revision uint64
+	// Incarnation names the history, and Term the part of it that the revision is in.
+	Incarnation, Term string
+}
+
 // Change is one record that changed or is gone.
 type Change struct {
 	// Record in its newest, or last, state. It must not be changed any more.
@@ -109,28 +117,28 @@ func (m *Mirror) State() *clusteraccessv1.MirrorState {
 }
 
 // Replace fills the mirror anew with a complete snapshot and makes it live.
-func (m *Mirror) Replace(records []*resourcev1.Resource, revision uint64, incarnation string) {
+func (m *Mirror) Replace(records []*resourcev1.Resource, at Place) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	fresh := make(map[string]*resourcev1.Resource, len(records))
 	for _, r := range records {
 		fresh[r.GetMeta().GetUid()] = r
 	}
-	m.differLocked(fresh, incarnation)
+	m.differLocked(fresh, at)
 	m.records = fresh
 	for r := range m.readers {
 		r.restartLocked()
 	}
-	m.liveLocked(revision, incarnation)
+	m.liveLocked(at)
 }
 
 // CaughtUp applies what changed since the revision of the mirror, and makes it
 // live as of a later one of the same history.
-func (m *Mirror) CaughtUp(changes []Change, revision uint64) {
+func (m *Mirror) CaughtUp(changes []Change, at Place) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.applyLocked(changes)
-	m.liveLocked(revision, m.state.GetIncarnation())
+	m.liveLocked(at)
 }
 
 // Apply applies changes to a live mirror, in the order of the history.
@@ -179,9 +187,10 @@ func (m *Mirror) List(kind resourcev1.Kind, after string, limit int) ([]*resourc
 	return found, false, m.state
 }
 
-// differLocked marks for the journal what a snapshot changes.
-func (m *Mirror) differLocked(fresh map[string]*resourcev1.Resource, incarnation string) {
-	same := incarnation == m.state.GetIncarnation()
+// differLocked marks for the journal what a snapshot changes. One revision of a
+// record is one state only within a term.
+func (m *Mirror) differLocked(fresh map[string]*resourcev1.Resource, at Place) {
+	same := at.Incarnation == m.state.GetIncarnation() && at.Term == m.state.GetTerm()
 	for uid, r := range fresh {
 		if old, ok := m.records[uid]; !ok || !same || old.GetMeta().GetRevision() != r.GetMeta().GetRevision() {
 			m.dirty[uid] = struct{}{}
@@ -209,13 +218,13 @@ func (m *Mirror) applyLocked(changes []Change) {
 	}
 }
 
-func (m *Mirror) liveLocked(revision uint64, incarnation string) {
+func (m *Mirror) liveLocked(at Place) {
 	since := m.state.GetSince()
 	if !m.state.GetLive() {
 		since = timestamppb.New(time.Now())
 	}
 	m.stateLocked(&clusteraccessv1.MirrorState{
-		Live: true, Revision: revision, Incarnation: incarnation, BootId: m.cfg.BootID, Since: since,
+		Live: true, Revision: at.Revision, Incarnation: at.Incarnation, Term: at.Term, BootId: m.cfg.BootID, Since: since,
 	})
 	m.deps.LinkChanged(true, "")
 }
@@ -245,10 +254,9 @@ func (m *Mirror) Read(kinds []resourcev1.Kind) *Reader {
 // errCutOff ends a reader that is too far behind.
 var errCutOff = fault.New(fault.Unavailable, "watch records: the reader is too far behind; begin again")
 
-// Position says where in which history the mirror is: zero and "" when it was
-// never filled.
-func (m *Mirror) Position() (revision uint64, incarnation string) {
+// Place says where in which history the mirror is: nowhere when it was never filled.
+func (m *Mirror) Place() Place {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.state.GetRevision(), m.state.GetIncarnation()
+	return Place{Revision: m.state.GetRevision(), Incarnation: m.state.GetIncarnation(), Term: m.state.GetTerm()}
 }

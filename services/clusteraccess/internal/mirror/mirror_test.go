@@ -62,6 +62,10 @@ func drain(t *testing.T, r *Reader) string {
 	}
 }
 
+func place(revision uint64, incarnation string) Place {
+	return Place{Revision: revision, Incarnation: incarnation, Term: incarnation + "-1"}
+}
+
 func TestReader_TellsTheWholeThenChanges(t *testing.T) {
 	m, stop := open(t, filepath.Join(t.TempDir(), "mirror.db"))
 	defer stop()
@@ -78,7 +82,7 @@ func TestReader_TellsTheWholeThenChanges(t *testing.T) {
 		nodes string
 	}{
 		{"an empty mirror", func() {}, "start live=false@0", "start live=false@0"},
-		{"a snapshot", func() { m.Replace([]*resourcev1.Resource{a, b}, 5, "one") }, "start +a +b live=true@5", "start live=true@5"},
+		{"a snapshot", func() { m.Replace([]*resourcev1.Resource{a, b}, place(5, "one")) }, "start +a +b live=true@5", "start live=true@5"},
 		{"a change, and a revision that only some need", func() { m.Apply([]Change{{Record: a}}, 6) }, "+a live=true@6", ""},
 		{"many changes of one record are one", func() {
 			m.Apply([]Change{{Record: a}}, 7)
@@ -92,18 +96,18 @@ func TestReader_TellsTheWholeThenChanges(t *testing.T) {
 		{"a loss", func() { m.Lost("cut") }, "live=false@11", "live=false@11"},
 		{"the same loss again", func() { m.Lost("cut") }, "", ""},
 		{"another reason", func() { m.Lost("refused") }, "live=false@11", "live=false@11"},
-		{"a resumption", func() { m.CaughtUp([]Change{{Record: a}}, 12) }, "+a live=true@12", "live=true@12"},
+		{"a resumption", func() { m.CaughtUp([]Change{{Record: a}}, place(12, "one")) }, "+a live=true@12", "live=true@12"},
 		{"a deletion before a snapshot is not left out", func() {
 			m.Apply([]Change{{Record: b, Deleted: true}, {Record: a}}, 13)
-			m.Replace([]*resourcev1.Resource{rec("c", 20)}, 20, "one")
+			m.Replace([]*resourcev1.Resource{rec("c", 20)}, place(20, "one"))
 		}, "-b start +c live=true@20", "start live=true@20"},
 		{"two snapshots in a row are one", func() {
-			m.Replace([]*resourcev1.Resource{rec("d", 21)}, 21, "one")
-			m.Replace([]*resourcev1.Resource{rec("e", 22)}, 22, "one")
+			m.Replace([]*resourcev1.Resource{rec("d", 21)}, place(21, "one"))
+			m.Replace([]*resourcev1.Resource{rec("e", 22)}, place(22, "one"))
 		}, "start +e live=true@22", "start live=true@22"},
 		{"a deletion that a history which was put back does not have", func() {
 			m.Apply([]Change{{Record: a, Deleted: true}}, 23)
-			m.Replace([]*resourcev1.Resource{a}, 9, "two")
+			m.Replace([]*resourcev1.Resource{a}, place(9, "two"))
 		}, "start +a live=true@9", "start live=true@9"},
 	} {
 		step.do()
@@ -147,7 +151,7 @@ func TestReader_AddsUpToTheMirror(t *testing.T) {
 		i := rng.IntN(len(pool))
 		switch rng.IntN(12) {
 		case 0:
-			m.Replace([]*resourcev1.Resource{pool[i], pool[(i+5)%len(pool)]}, uint64(step), "one")
+			m.Replace([]*resourcev1.Resource{pool[i], pool[(i+5)%len(pool)]}, place(uint64(step), "one"))
 		case 1:
 			m.Lost(fmt.Sprint("reason ", step))
 		case 2, 3:
@@ -197,7 +201,7 @@ func TestMirror_KeepsWhatItWasToldWhenItStops(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "mirror.db")
 	m, stop := open(t, path)
 	a, b, c := rec("a", 1), rec("b", 2), rec("c", 3)
-	m.Replace([]*resourcev1.Resource{a, b}, 5, "one")
+	m.Replace([]*resourcev1.Resource{a, b}, place(5, "one"))
 	m.Apply([]Change{{Record: c}, {Record: a, Deleted: true}}, 7)
 	stop()
 
@@ -207,7 +211,7 @@ func TestMirror_KeepsWhatItWasToldWhenItStops(t *testing.T) {
 	if len(got) != 2 || more || got[0].GetMeta().GetName() != "b" || got[1].GetMeta().GetName() != "c" {
 		t.Errorf("kept %v", got)
 	}
-	if state.GetLive() || state.GetRevision() != 7 || state.GetIncarnation() != "one" || state.GetBootId() != "boot" || state.GetReason() == "" {
+	if state.GetLive() || state.GetRevision() != 7 || state.GetIncarnation() != "one" || state.GetTerm() != "one-1" || state.GetBootId() != "boot" || state.GetReason() == "" {
 		t.Errorf("kept as %v", state)
 	}
 	if page, more, _ := m.List(resourcev1.Kind_KIND_SANDBOX, "b", 10); len(page) != 1 || more {

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	coordinatorv1 "staddle.internal/proto/gen/staddle/coordinator/v1"
+	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
 
 	"staddle.internal/kit/fault"
 	"staddle.internal/kit/id"
@@ -74,6 +75,9 @@ func (s *Resources) GetResource(ctx context.Context, req *coordinatorv1.GetResou
 	} else {
 		r, err = s.deps.Store().Get(ctx, record.Key{Kind: req.GetKind(), Name: req.GetName()})
 	}
+	if errors.Is(err, fault.NotFound) {
+		return nil, s.gone(ctx, err, req.GetPosition())
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -81,6 +85,18 @@ func (s *Resources) GetResource(ctx context.Context, req *coordinatorv1.GetResou
 		return nil, err
 	}
 	return &coordinatorv1.GetResourceResponse{Resource: r}, nil
+}
+
+// gone returns notFound if this history contains the position at which the caller
+// knew the record, and else why it proves nothing.
+func (s *Resources) gone(ctx context.Context, notFound error, at *resourcev1.Position) error {
+	if at == nil {
+		return notFound
+	}
+	if err := s.deps.Store().Contains(ctx, at.GetTerm(), at.GetRevision()); err != nil {
+		return err
+	}
+	return notFound
 }
 
 // CreateResource writes one new record.

@@ -58,11 +58,7 @@ func (s *Resources) WatchResources(req *coordinatorv1.WatchResourcesRequest, out
 // begin sends what comes before the first change.
 func (s *Resources) begin(req *coordinatorv1.WatchResourcesRequest, w *watcher) (*mirror.Reader, error) {
 	if after := req.GetResumeAfterRevision(); after != 0 {
-		reader, err := s.deps.Mirror.Resume(w.out.Context(), after)
-		if err != nil {
-			return nil, err
-		}
-		return reader, w.catchUp(reader)
+		return s.resume(req.GetResumeTerm(), after, w)
 	}
 	kinds := make([]record.Kind, 0, len(w.kinds))
 	for k := range w.kinds {
@@ -80,6 +76,20 @@ func (s *Resources) begin(req *coordinatorv1.WatchResourcesRequest, w *watcher) 
 		}
 	}
 	return reader, w.marker(snapshot)
+}
+
+// resume goes on after a position, if that is in this history.
+func (s *Resources) resume(term string, after uint64, w *watcher) (*mirror.Reader, error) {
+	if term != "" {
+		if err := s.deps.Store().Contains(w.out.Context(), term, after); err != nil {
+			return nil, err
+		}
+	}
+	reader, err := s.deps.Mirror.Resume(w.out.Context(), after)
+	if err != nil {
+		return nil, err
+	}
+	return reader, w.catchUp(reader)
 }
 
 // catchUp sends what a resumed watch missed, then the marker: by it the caller
@@ -103,7 +113,9 @@ func (w *watcher) catchUp(reader *mirror.Reader) error {
 
 func (w *watcher) marker(s mirror.Snapshot) error {
 	return w.out.Send(&coordinatorv1.WatchResourcesResponse{
-		Event:    &coordinatorv1.WatchResourcesResponse_Synced{Synced: &coordinatorv1.SnapshotMarker{Incarnation: s.Incarnation}},
+		Event: &coordinatorv1.WatchResourcesResponse_Synced{
+			Synced: &coordinatorv1.SnapshotMarker{Incarnation: s.Incarnation, Term: s.Term},
+		},
 		Revision: s.Revision,
 	})
 }

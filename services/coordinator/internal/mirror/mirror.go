@@ -29,6 +29,7 @@ type source interface {
 	Load(ctx context.Context, emit func(store.Entry)) (uint64, error)
 	Follow(ctx context.Context, revision uint64, emit func([]store.Entry)) error
 	Incarnation(ctx context.Context) (string, error)
+	BeginTerm(ctx context.Context) (string, error)
 	Current(ctx context.Context) (uint64, error)
 }
 
@@ -55,6 +56,7 @@ type Mirror struct {
 	mu          sync.RWMutex // guards all below
 	filled      bool
 	incarnation string
+	term        string // the newest one; "" if this mirror could not begin one
 	revision    uint64
 	records     map[record.Kind]map[string]*record.Resource
 	sessions    map[string]store.Session
@@ -110,10 +112,20 @@ func (m *Mirror) follow(ctx context.Context, ready func()) error {
 	if err != nil {
 		return err
 	}
+	begun, err := m.beginTerm(ctx)
+	if err != nil {
+		return err
+	}
 	fresh := emptyTables()
 	revision, err := m.deps.Store.Load(ctx, fresh.take)
 	if err != nil {
 		return err
+	}
+	if !begun {
+		fresh.term = ""
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, termRetry, errNoTerm)
+		defer cancel()
 	}
 	m.refill(incarnation, revision, fresh)
 	m.deps.NotReady("")
@@ -121,15 +133,35 @@ func (m *Mirror) follow(ctx context.Context, ready func()) error {
 	return m.deps.Store.Follow(ctx, revision, m.apply)
 }
 
+// termRetry is how long a mirror is served without a term of its own.
+const termRetry = time.Minute
+
+var errNoTerm = fault.New(fault.Unavailable, "no term was begun: trying again")
+
+// beginTerm reports whether a term was begun. A store that is full is read all
+// the same: it answers everything but what its history contains.
+func (m *Mirror) beginTerm(ctx context.Context) (bool, error) {
+	_, err := m.deps.Store.BeginTerm(ctx)
+	if fault.Reason(err) == store.ReasonFull {
+		m.deps.Log.Warn("term not begun", logging.Err(err), logging.RetryIn(termRetry))
+		return false, nil
+	}
+	return err == nil, err
+}
+
 // tables is what a whole reading of the store makes.
 type tables struct {
 	records  map[record.Kind]map[string]*record.Resource
 	sessions map[string]store.Session
 	removed  map[string]bool
+	term     string // the newest
+	termAt   uint64 // where it begins
 }
 
 func emptyTables() *tables {
-	t := &tables{map[record.Kind]map[string]*record.Resource{}, map[string]store.Session{}, map[string]bool{}}
+	t := &tables{
+		records: map[record.Kind]map[string]*record.Resource{}, sessions: map[string]store.Session{}, removed: map[string]bool{},
+	}
 	for _, k := range record.Kinds() {
 		t.records[k] = map[string]*record.Resource{}
 	}
@@ -144,6 +176,8 @@ func (t *tables) take(e store.Entry) {
 		t.sessions[e.SessionOf] = e.Session
 	case e.RemovedNode != "":
 		t.removed[e.RemovedNode] = true
+	case e.Term != "" && e.Revision > t.termAt:
+		t.term, t.termAt = e.Term, e.Revision
 	}
 }
 
@@ -152,7 +186,7 @@ func (t *tables) take(e store.Entry) {
 func (m *Mirror) refill(incarnation string, revision uint64, t *tables) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.filled, m.incarnation, m.revision = true, incarnation, revision
+	m.filled, m.incarnation, m.term, m.revision = true, incarnation, t.term, revision
 	m.records, m.sessions, m.removed = t.records, t.sessions, t.removed
 	m.history.restart(revision)
 	m.wakeLocked()
@@ -174,6 +208,8 @@ func (m *Mirror) apply(entries []store.Entry) {
 			delete(m.removed, e.RemovedNode)
 		case e.RemovedNode != "":
 			m.removed[e.RemovedNode] = true
+		case e.Term != "":
+			m.termLocked(e)
 		default:
 			m.applyRecordLocked(e)
 		}
@@ -183,6 +219,14 @@ func (m *Mirror) apply(entries []store.Entry) {
 	}
 	m.history.trim(m.cfg.MaxEvents, m.cfg.MaxBytes)
 	m.wakeLocked()
+}
+
+// termLocked takes a term that another coordinator began. Readers of the one
+// before are cut off, so that every position is told with its own term.
+func (m *Mirror) termLocked(e store.Entry) {
+	if m.term != "" && !e.Gone {
+		m.term = e.Term
+	}
 }
 
 func (m *Mirror) applyRecordLocked(e store.Entry) {

@@ -240,3 +240,36 @@ func TestMirror_ReadsAllAgainAfterACompactedWatch(t *testing.T) {
 		return len(snapshot.Records)
 	}, func(n int) bool { return n == 2 })
 }
+
+// Each position is told with its own term, also when another coordinator begins one.
+func TestMirror_ATermThatBeginsElsewhereCutsReaders(t *testing.T) {
+	m, s, _ := start(t, mirror.Config{})
+	at := create(t, s, "d1")
+	if err := m.Await(t.Context(), at); err != nil {
+		t.Fatal(err)
+	}
+	first, r, err := m.Begin(record.Kinds())
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := s.BeginTerm(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	create(t, s, "d2")
+	if events, err := r.Next(t.Context()); !errors.Is(err, fault.Unavailable) {
+		t.Fatalf("after a term began: got %v and %v, want Unavailable", events, err)
+	}
+	if err := s.Contains(t.Context(), first.Term, first.Revision); err != nil {
+		t.Errorf("the position of the marker: %v", err)
+	}
+	if r, err = m.Resume(t.Context(), first.Revision); err != nil {
+		t.Fatal(err)
+	}
+	if e := take(t, r, 1)[0]; e.Record.GetMeta().GetName() != "d2" {
+		t.Errorf("resumed with %v, want d2", e.Record)
+	}
+	if _, now, err := r.Backlog(); err != nil || now.Term != second {
+		t.Errorf("the marker names term %q (%v), want %q", now.Term, err, second)
+	}
+}

@@ -16,6 +16,7 @@ const maxBatch = 256
 type Reader struct {
 	mirror *Mirror
 	epoch  uint64
+	term   string
 	next   uint64 // number of the first event not yet read
 	after  uint64 // events up to this revision are known already
 }
@@ -25,6 +26,7 @@ type Snapshot struct {
 	Records     []*record.Resource
 	Revision    uint64
 	Incarnation string
+	Term        string
 }
 
 // Begin returns all records of the given kinds and a reader of every change after
@@ -35,13 +37,13 @@ func (m *Mirror) Begin(kinds []record.Kind) (Snapshot, *Reader, error) {
 	if !m.filled {
 		return Snapshot{}, nil, notFilled()
 	}
-	s := Snapshot{Revision: m.revision, Incarnation: m.incarnation}
+	s := Snapshot{Revision: m.revision, Incarnation: m.incarnation, Term: m.term}
 	for _, k := range kinds {
 		for _, r := range m.records[k] {
 			s.Records = append(s.Records, r)
 		}
 	}
-	return s, &Reader{m, m.history.epoch, m.history.end(), m.revision}, nil
+	return s, &Reader{m, m.history.epoch, m.term, m.history.end(), m.revision}, nil
 }
 
 // Resume returns a reader of every change after a revision. Conflict with reason
@@ -68,7 +70,7 @@ func (m *Mirror) Resume(ctx context.Context, revision uint64) (*Reader, error) {
 	if revision < m.history.floor {
 		return nil, compacted("changes since revision %d are kept, not since %d", m.history.floor, revision)
 	}
-	return &Reader{m, m.history.epoch, m.history.after(revision), revision}, nil
+	return &Reader{m, m.history.epoch, m.term, m.history.after(revision), revision}, nil
 }
 
 // Backlog returns the next changes that are there already. Without any, the reader
@@ -78,11 +80,12 @@ func (r *Reader) Backlog() ([]Event, Snapshot, error) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	events, err := r.readLocked()
-	return events, Snapshot{Revision: max(m.revision, r.after), Incarnation: m.incarnation}, err
+	return events, Snapshot{Revision: max(m.revision, r.after), Incarnation: m.incarnation, Term: m.term}, err
 }
 
 // Next returns the next changes, waiting for at least one. Conflict with reason
-// COMPACTED means that the reader was too slow and has lost some.
+// COMPACTED means that the reader was too slow and has lost some; Unavailable,
+// that it is to resume because a term began.
 func (r *Reader) Next(ctx context.Context) ([]Event, error) {
 	for {
 		events, changed, err := r.read()
@@ -109,6 +112,9 @@ func (r *Reader) readLocked() ([]Event, error) {
 	h := &r.mirror.history
 	if r.epoch != h.epoch || r.next < h.first {
 		return nil, compacted("the reader is behind the kept history")
+	}
+	if r.term != r.mirror.term {
+		return nil, fault.New(fault.Unavailable, "watch records: another coordinator began a term: resume")
 	}
 	var events []Event
 	for r.next < h.end() && len(events) < maxBatch {

@@ -15,7 +15,7 @@ import (
 // loadPage is how many keys are read at once at the start.
 const loadPage = 500
 
-// Entry is one watched key as it is after a change. One of the three groups is
+// Entry is one watched key as it is after a change. One of the four groups is
 // set.
 type Entry struct {
 	Revision uint64
@@ -33,6 +33,9 @@ type Entry struct {
 
 	// RemovedNode names a node that was removed.
 	RemovedNode string
+
+	// Term names a term that begins at Revision.
+	Term string
 }
 
 // Load hands every watched key to emit, all as of the revision that it returns.
@@ -120,6 +123,8 @@ func (s *Store) entry(kv *mvccpb.KeyValue, gone bool) (Entry, error) {
 		}
 	case "t":
 		e.RemovedNode = name
+	case "term":
+		e.Term = name
 	default:
 		err = fault.New(fault.Internal, "read key %.80q: not one of ours", kv.Key)
 	}

@@ -14,8 +14,8 @@ import (
 	"staddle.internal/services/coordinator/internal/record"
 )
 
-// keys is the layout below one prefix. The letters of records, sessions and
-// removed nodes are neighbours, so that one range holds all that is watched.
+// keys is the layout below one prefix. The words of records, sessions, removed
+// nodes and terms are neighbours, so that one range holds all that is watched.
 //
 //	i             name of the history
 //	l/            election of the leading coordinator
@@ -23,6 +23,7 @@ import (
 //	r/<kind>/<n>  record
 //	s/<node>      open session of a node
 //	t/<node>      mark that the node was removed
+//	term/<ulid>   term, by the revision at which it begins
 //	u/<uid>       kind and name of a record
 type keys struct{ prefix string }
 
@@ -30,6 +31,7 @@ func (k keys) incarnation() string          { return k.prefix + "i" }
 func (k keys) uid(uid string) string        { return k.prefix + "u/" + uid }
 func (k keys) session(node string) string   { return k.prefix + "s/" + node }
 func (k keys) removed(node string) string   { return k.prefix + "t/" + node }
+func (k keys) term(id string) string        { return k.prefix + "term/" + id }
 func (k keys) kind(kind record.Kind) string { return k.prefix + "r/" + record.Word(kind) + "/" }
 func (k keys) record(key record.Key) string { return k.kind(key.Kind) + key.Name }
 

@@ -50,10 +50,15 @@ type Input struct {
 	Node string
 	// Record is the sandbox's record in the mirror, nil if there is none.
 	Record *resourcev1.Resource
-	// Live says that the mirror is complete and kept up to date right now.
+	// Live says that the mirror is complete and kept up to date right now, and has
+	// said so since the record changed.
 	Live bool
-	// Trust says whether the mirror shows the history that this node knows.
-	Trust Trust
+	// Position is where in the history the mirror, with the record, is; nil if that
+	// is not known.
+	Position *resourcev1.Position
+	// Foreign says that the mirror's history does not contain the position of the
+	// host's wish: it proves nothing about it.
+	Foreign bool
 	// Host is the sandbox as the host holds it, nil if it holds none.
 	Host *sandboxhostv1.SandboxState
 	// HostKnown says that the host was heard: only then is a nil Host an answer.
@@ -73,9 +78,10 @@ type Decision struct {
 const reasonWaiting = "WAITING_FOR_CLUSTER"
 
 // Decide says what to do about one sandbox. It rests on three rules: nothing is
-// done on a mirror that is not live; nothing is removed on one that shows another
-// history, or an older one than this node has seen; and a missing record is not
-// yet a record that is gone.
+// done on a mirror that is not live; a missing record is not yet a record that is
+// gone; and one of which the coordinator's history does not know proves nothing.
+// A record that is being deleted never was otherwise later in any history, so it
+// counts in each.
 func Decide(in Input) Decision {
 	if !in.HostKnown {
 		return Decision{}
@@ -97,7 +103,7 @@ func Decide(in Input) Decision {
 // absent decides about a sandbox without a record.
 func absent(in Input) Step {
 	switch {
-	case in.Host == nil, !in.Live, in.Trust != Trusted:
+	case in.Host == nil, !in.Live, in.Foreign:
 		return StepNone
 	case !in.Host.GetRemoving():
 		return StepConfirmRemove
@@ -117,17 +123,20 @@ func present(in Input) Step {
 		return StepEnsure
 	case in.Host.GetRemoving():
 		return StepNone // a removal is never taken back
-	case in.Host.GetGeneration() < in.Record.GetMeta().GetGeneration(), waits(in.Host):
+	case in.Host.GetGeneration() < in.Record.GetMeta().GetGeneration(), waits(in.Host), unplaced(in):
 		return StepEnsure
 	}
 	return StepNone
 }
 
+// unplaced says that the same wish has no position yet, and that there is one now.
+func unplaced(in Input) bool {
+	return in.Host.GetPosition() == nil && in.Position != nil && in.Host.GetGeneration() == in.Record.GetMeta().GetGeneration()
+}
+
 // deleting decides about a sandbox whose record is to go.
 func deleting(in Input) Step {
 	switch {
-	case in.Trust != Trusted:
-		return StepNone
 	case in.Host == nil && in.Record.GetSandbox().GetStatus().GetTornDownAt() == nil:
 		return StepBury
 	case in.Host != nil && !in.Host.GetRemoving():

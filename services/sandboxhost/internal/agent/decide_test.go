@@ -40,7 +40,14 @@ func tornDown(r *resourcev1.Resource) {
 }
 
 func held(generation, seq uint64) *sandboxhostv1.SandboxState {
-	return &sandboxhostv1.SandboxState{Generation: generation, Status: &resourcev1.SandboxStatus{Seq: seq}}
+	return &sandboxhostv1.SandboxState{
+		Generation: generation, Status: &resourcev1.SandboxStatus{Seq: seq}, Position: &resourcev1.Position{Term: "t", Revision: 1},
+	}
+}
+
+func lost(s *sandboxhostv1.SandboxState) *sandboxhostv1.SandboxState {
+	s.Position = nil
+	return s
 }
 
 func removing(gone bool) *sandboxhostv1.SandboxState {
@@ -60,13 +67,13 @@ func waiting() *sandboxhostv1.SandboxState {
 
 func TestDecide(t *testing.T) {
 	uid := id.NewSandbox()
-	live := Input{Node: "node1", Live: true, Trust: Trusted, HostKnown: true}
+	live := Input{Node: "node1", Live: true, HostKnown: true, Position: &resourcev1.Position{Term: "t", Revision: 9}}
 	in := func(base Input, r *resourcev1.Resource, h *sandboxhostv1.SandboxState) Input {
 		base.Record, base.Host = r, h
 		return base
 	}
-	cut, other, older, deaf := live, live, live, live
-	cut.Live, other.Trust, older.Trust, deaf.HostKnown = false, Other, Older, false
+	cut, other, nowhere, deaf := live, live, live, live
+	cut.Live, other.Foreign, nowhere.Position, deaf.HostKnown = false, true, nil, false
 
 	for _, c := range []struct {
 		name string
@@ -97,18 +104,19 @@ func TestDecide(t *testing.T) {
 		{"a deleted record of which the host holds nothing is buried", in(live, record(uid, deletingNow), nil), Decision{Step: StepBury}},
 		{"a buried record is left alone", in(live, record(uid, deletingNow, tornDown), nil), Decision{}},
 		{"a deleted record removes nothing on a cut link", in(cut, record(uid, deletingNow, shows(9)), held(2, 9)), Decision{}},
-		{"a deleted record of another history removes nothing", in(other, record(uid, deletingNow, shows(9)), held(2, 9)), Decision{}},
-		{"a deleted record of another history buries nothing", in(other, record(uid, deletingNow), nil), Decision{}},
+		{"a deleted record is believed in every history", in(other, record(uid, deletingNow, shows(9)), held(2, 9)), Decision{Step: StepRemove}},
 
 		{"a missing record is asked about", in(live, nil, held(2, 5)), Decision{Step: StepConfirmRemove}},
 		{"a missing record on a cut link means nothing", in(cut, nil, held(2, 5)), Decision{}},
 		{"a missing record in another history means nothing", in(other, nil, held(2, 5)), Decision{}},
-		{"a missing record in an older history means nothing", in(older, nil, held(2, 5)), Decision{}},
 		{"a removal without record is waited for", in(live, nil, removing(false)), Decision{}},
 		{"a finished removal without record is asked about and forgotten", in(live, nil, removing(true)), Decision{Step: StepConfirmForget}},
 		{"a finished removal is kept on a cut link", in(cut, nil, removing(true)), Decision{}},
 		{"a finished removal is kept in another history", in(other, nil, removing(true)), Decision{}},
-		{"work is still taken from an older history", in(older, record(uid), nil), Decision{Step: StepEnsure}},
+		{"work is taken without a position", in(nowhere, record(uid), nil), Decision{Step: StepEnsure}},
+		{"a wish without a position gets one", in(live, record(uid, shows(9)), lost(held(2, 9))), Decision{Step: StepEnsure}},
+		{"a wish without a position stays so while there is none", in(nowhere, record(uid, shows(9)), lost(held(2, 9))), Decision{}},
+		{"a newer wish gets no position from an older record", in(live, record(uid, shows(9)), lost(held(3, 9))), Decision{}},
 	} {
 		if got := Decide(c.in); got != c.want {
 			t.Errorf("%s: got %v, report %v; want %v, report %v", c.name, got.Step, got.Report, c.want.Step, c.want.Report)
@@ -116,49 +124,25 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// Whatever is known, what takes a sandbox away needs a live and trusted mirror and
-// a host that was heard.
+// Whatever is known, what takes a sandbox away needs a live mirror and a host that
+// was heard; and what is missing takes nothing away in a history that does not know it.
 func TestDecide_NeverRemovesOnDoubt(t *testing.T) {
 	uid := id.NewSandbox()
 	records := []*resourcev1.Resource{nil, record(uid), record(uid, deletingNow), record(uid, on("node2")), record(uid, on("node2"), deletingNow), record(uid, deletingNow, tornDown)}
 	hosts := []*sandboxhostv1.SandboxState{nil, held(1, 1), held(2, 9), held(3, 9), removing(false), removing(true), waiting()}
 	for _, r := range records {
 		for _, h := range hosts {
-			for _, trust := range []Trust{Unknown, Trusted, Older, Other} {
-				for bits := range 4 {
-					in := Input{Node: "node1", Record: r, Host: h, Trust: trust, Live: bits&1 > 0, HostKnown: bits&2 > 0}
-					got := Decide(in)
-					sure := in.Live && in.HostKnown && trust == Trusted && (r == nil || r.GetSandbox().GetPlacement().GetNode() == "node1")
-					if takesAway := got.Step != StepNone && got.Step != StepEnsure; takesAway && !sure {
-						t.Errorf("%+v: %v", in, got.Step)
-					}
-					if got.Step == StepEnsure && (!in.Live || !in.HostKnown || r == nil) {
-						t.Errorf("%+v: %v", in, got.Step)
-					}
+			for bits := range 8 {
+				in := Input{Node: "node1", Record: r, Host: h, Foreign: bits&4 > 0, Live: bits&1 > 0, HostKnown: bits&2 > 0}
+				got := Decide(in)
+				sure := in.Live && in.HostKnown && (r == nil && !in.Foreign || r.GetSandbox().GetPlacement().GetNode() == "node1")
+				if takesAway := got.Step != StepNone && got.Step != StepEnsure; takesAway && !sure {
+					t.Errorf("%+v: %v", in, got.Step)
+				}
+				if got.Step == StepEnsure && (!in.Live || !in.HostKnown || r == nil) {
+					t.Errorf("%+v: %v", in, got.Step)
 				}
 			}
-		}
-	}
-}
-
-func TestSeen_Judge(t *testing.T) {
-	for _, c := range []struct {
-		name        string
-		seen        Seen
-		incarnation string
-		revision    uint64
-		want        Trust
-		then        Seen
-	}{
-		{"the first history is the known one", Seen{}, "one", 7, Trusted, Seen{"one", 7}},
-		{"the history goes on", Seen{"one", 7}, "one", 9, Trusted, Seen{"one", 9}},
-		{"nothing happened", Seen{"one", 7}, "one", 7, Trusted, Seen{"one", 7}},
-		{"the history was put back", Seen{"one", 7}, "one", 6, Older, Seen{"one", 7}},
-		{"another history, however long", Seen{"one", 7}, "two", 900, Other, Seen{"one", 7}},
-	} {
-		got, then := c.seen.Judge(c.incarnation, c.revision)
-		if got != c.want || then != c.then {
-			t.Errorf("%s: got %d and %v, want %d and %v", c.name, got, then, c.want, c.then)
 		}
 	}
 }

@@ -21,6 +21,7 @@ type fakeCluster struct {
 	mu       sync.Mutex // guards all below
 	truth    map[string]*resourcev1.Resource
 	state    *clusteraccessv1.MirrorState
+	known    map[string]uint64 // how far the history has seen the terms before its own
 	gets     int
 	reports  int
 	away     bool // the coordinator cannot be asked
@@ -46,8 +47,22 @@ func (c *fakeCluster) become(s *clusteraccessv1.MirrorState) {
 	c.states.Set(struct{}{}, s)
 }
 
-func (c *fakeCluster) live(incarnation string, revision uint64) {
-	c.become(&clusteraccessv1.MirrorState{Live: true, Incarnation: incarnation, Revision: revision})
+func (c *fakeCluster) live(term string, revision uint64) {
+	c.become(&clusteraccessv1.MirrorState{Live: true, Incarnation: "one", Term: term, Revision: revision})
+}
+
+// knows says how far the history contains terms that are not its newest.
+func (c *fakeCluster) knows(terms map[string]uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.known = terms
+}
+
+func (c *fakeCluster) containsLocked(at *resourcev1.Position) bool {
+	if at.GetTerm() == c.state.GetTerm() {
+		return true
+	}
+	return at.GetRevision() <= c.known[at.GetTerm()]
 }
 
 // put writes a record, which the mirror learns of.
@@ -104,6 +119,9 @@ func (c *fakeCluster) GetResource(_ context.Context, req *clusteraccessv1.GetRes
 		return nil, fault.New(fault.Unavailable, "the coordinator is away")
 	}
 	r, ok := c.truth[req.GetUid()]
+	if !ok && !c.containsLocked(req.GetPosition()) {
+		return nil, fault.WithReason(fault.New(fault.Conflict, "not in this history: %v", req.GetPosition()), reasonOtherHistory)
+	}
 	if !ok {
 		return nil, fault.New(fault.NotFound, "no record %s", req.GetUid())
 	}

@@ -100,6 +100,7 @@ func (h *fakeHost) EnsureSandbox(ctx context.Context, req *sandboxhostv1.EnsureS
 	}
 	s := &sandboxhostv1.SandboxState{
 		Uid: req.GetUid(), Name: req.GetName(), Manager: req.GetManager(), Generation: req.GetGeneration(), Spec: req.GetSpec(),
+		Position: req.GetPosition(),
 		Status: &resourcev1.SandboxStatus{
 			Seq: old.GetStatus().GetSeq() + 1, ObservedGeneration: req.GetGeneration(), Attempt: 1,
 			Phase: resourcev1.SandboxPhase_SANDBOX_PHASE_RUNNING,

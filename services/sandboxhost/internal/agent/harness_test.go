@@ -19,6 +19,13 @@ import (
 
 const limit = 20 * time.Second
 
+// Terms of histories.
+const (
+	termOne   = "01JT0000000000000000000001"
+	termTwo   = "01JT0000000000000000000002"
+	termThree = "01JT0000000000000000000003"
+)
+
 var quiet = slog.New(slog.DiscardHandler)
 
 // world is an agent between its two neighbours, over real sockets.
@@ -27,7 +34,7 @@ type world struct {
 	dir     string
 	cluster *fakeCluster
 	host    *fakeHost
-	trusted atomic.Bool
+	foreign atomic.Int64
 	log     *slog.Logger
 
 	stopCluster, stopHost, stopAgent func()
@@ -113,9 +120,8 @@ func (w *world) startAgent() {
 		return conn
 	}
 	cluster, host := Neighbours(dial("clusteraccess"), dial("sandboxhost"))
-	w.trusted.Store(true)
-	a := New(Config{Node: "node1", Memory: filepath.Join(w.dir, "agent.db"), Resync: time.Hour}, Deps{
-		Cluster: cluster, Host: host, Log: w.log, Trusted: w.trusted.Store,
+	a := New(Config{Node: "node1", Resync: time.Hour}, Deps{
+		Cluster: cluster, Host: host, Log: w.log, Foreign: func(n int) { w.foreign.Store(int64(n)) },
 	})
 	w.stopAgent = w.run(a.Run)
 }

@@ -35,14 +35,15 @@ const (
 	// againAfter spaces questions about a record that the coordinator has and the
 	// mirror has not.
 	againAfter = 5 * time.Second
+	// reasonOtherHistory is the coordinator's word for a position that is not in
+	// its history.
+	reasonOtherHistory = "OTHER_HISTORY"
 )
 
 // Config says whose agent it is.
 type Config struct {
 	// Node is the name of this node.
 	Node string
-	// Memory is the path of the journal of what was seen. Its folder must exist.
-	Memory string
 	// Resync is how often everything is looked at again without a cause.
 	Resync time.Duration
 }
@@ -55,8 +56,9 @@ type Deps struct {
 	Host Host
 	// Log gets what the agent decides.
 	Log *slog.Logger
-	// Trusted is told whether the mirror shows the history that this node knows.
-	Trusted func(bool)
+	// Foreign is told how many sandboxes the host holds of which the coordinator's
+	// history does not know.
+	Foreign func(int)
 }
 
 // Agent is the loop.
@@ -81,7 +83,7 @@ func New(cfg Config, deps Deps) *Agent {
 	}
 	a.view = &view{
 		node: cfg.Node, records: newTable[*resourcev1.Resource](), states: newTable[*sandboxhostv1.SandboxState](),
-		change: a.look, trust: a.trust,
+		foreign: make(map[id.Sandbox]struct{}), change: a.look, tell: deps.Foreign,
 	}
 	return a
 }
@@ -91,13 +93,6 @@ func (a *Agent) look(uids ...id.Sandbox) {
 	for _, uid := range uids {
 		a.queue.Add(uid)
 	}
-}
-
-func (a *Agent) trust(t Trust) {
-	if t != Trusted {
-		a.log.Warn("mirror distrusted", logging.Reason(t.String()))
-	}
-	a.deps.Trusted(t == Trusted)
 }
 
 // step takes one sandbox from the queue, which gives the same one to no other
@@ -140,9 +135,9 @@ func (a *Agent) reconcile(ctx context.Context, uid id.Sandbox) error {
 	case StepBury:
 		errs = append(errs, a.bury(ctx, uid, in))
 	case StepConfirmRemove:
-		errs = append(errs, a.confirmed(ctx, uid, epoch, a.deps.Host.RemoveSandbox))
+		errs = append(errs, a.confirmed(ctx, uid, in, epoch, a.deps.Host.RemoveSandbox))
 	case StepConfirmForget:
-		errs = append(errs, a.confirmed(ctx, uid, epoch, a.deps.Host.ForgetSandbox))
+		errs = append(errs, a.confirmed(ctx, uid, in, epoch, a.deps.Host.ForgetSandbox))
 	case StepNone:
 	}
 	return errors.Join(errs...)
@@ -151,7 +146,7 @@ func (a *Agent) reconcile(ctx context.Context, uid id.Sandbox) error {
 // ensure hands the wish to the host. What the host refuses becomes the sandbox's
 // status, and is tried again in case the cause goes away.
 func (a *Agent) ensure(ctx context.Context, in Input) error {
-	err := a.deps.Host.EnsureSandbox(ctx, in.Record)
+	err := a.deps.Host.EnsureSandbox(ctx, in.Record, in.Position)
 	if err == nil {
 		return nil
 	}
@@ -175,11 +170,22 @@ func (a *Agent) bury(ctx context.Context, uid id.Sandbox, in Input) error {
 	return a.deps.Cluster.Report(ctx, withStatus(in.Record, buriedStatus(in.Record, a.cfg.Node, time.Now())))
 }
 
-// confirmed asks the coordinator itself whether a record is gone, and only then,
-// and only if nothing that the question rested on has changed, acts.
-func (a *Agent) confirmed(ctx context.Context, uid id.Sandbox, epoch uint64, act func(context.Context, id.Sandbox) error) error {
-	err := a.deps.Cluster.Get(ctx, uid)
+// confirmed asks the coordinator itself whether a record is gone, in a history in
+// which it was, and only then, and only if nothing that the question rested on has
+// changed, acts.
+func (a *Agent) confirmed(
+	ctx context.Context, uid id.Sandbox, in Input, epoch uint64, act func(context.Context, id.Sandbox) error,
+) error {
+	at := in.Host.GetPosition()
+	if at == nil {
+		a.disown(uid, epoch, "the history that it belongs to is not known")
+		return nil
+	}
+	err := a.deps.Cluster.Get(ctx, uid, at)
 	switch {
+	case fault.Reason(err) == reasonOtherHistory:
+		a.disown(uid, epoch, err.Error())
+		return nil
 	case err == nil:
 		a.log.Debug("record absent from the mirror found", uid.Attr())
 		a.queue.AddAfter(uid, againAfter)
@@ -193,4 +199,12 @@ func (a *Agent) confirmed(ctx context.Context, uid id.Sandbox, epoch uint64, act
 	}
 	a.log.Info("record gone", uid.Attr())
 	return act(ctx, uid)
+}
+
+// disown notes that the coordinator's history does not know of a sandbox. It is
+// kept, and asked about again when the mirror is filled anew.
+func (a *Agent) disown(uid id.Sandbox, epoch uint64, why string) {
+	if a.view.disown(uid, epoch) {
+		a.log.Warn("sandbox of another history kept", uid.Attr(), logging.Reason(why))
+	}
 }

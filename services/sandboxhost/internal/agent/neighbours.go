@@ -21,8 +21,9 @@ type Cluster interface {
 	// Watch tells every message of the stream of sandbox records until it ends,
 	// and returns why, never nil.
 	Watch(ctx context.Context, tell func(*clusteraccessv1.WatchResourcesResponse)) error
-	// Get asks the coordinator itself for a sandbox record: NotFound is a fact.
-	Get(ctx context.Context, uid id.Sandbox) error
+	// Get asks the coordinator itself for a sandbox record: NotFound is a fact of a
+	// history that contains the position.
+	Get(ctx context.Context, uid id.Sandbox, at *resourcev1.Position) error
 	// Report hands over the status of a record.
 	Report(ctx context.Context, record *resourcev1.Resource) error
 }
@@ -32,8 +33,8 @@ type Host interface {
 	// Watch tells every message of the stream of the cluster's sandboxes until it
 	// ends, and returns why, never nil.
 	Watch(ctx context.Context, tell func(*sandboxhostv1.WatchSandboxesResponse)) error
-	// EnsureSandbox hands over the wish in a record.
-	EnsureSandbox(ctx context.Context, record *resourcev1.Resource) error
+	// EnsureSandbox hands over the wish in a record, and where in the history it is.
+	EnsureSandbox(ctx context.Context, record *resourcev1.Resource, at *resourcev1.Position) error
 	// RemoveSandbox ends a wish.
 	RemoveSandbox(ctx context.Context, uid id.Sandbox) error
 	// ForgetSandbox drops what is known of a removed sandbox.
@@ -59,8 +60,10 @@ func (c cluster) Watch(ctx context.Context, tell func(*clusteraccessv1.WatchReso
 	return read(stream, err, tell)
 }
 
-func (c cluster) Get(ctx context.Context, uid id.Sandbox) error {
-	_, err := c.client.GetResource(ctx, &clusteraccessv1.GetResourceRequest{Kind: resourcev1.Kind_KIND_SANDBOX, Uid: string(uid)})
+func (c cluster) Get(ctx context.Context, uid id.Sandbox, at *resourcev1.Position) error {
+	_, err := c.client.GetResource(ctx, &clusteraccessv1.GetResourceRequest{
+		Kind: resourcev1.Kind_KIND_SANDBOX, Uid: string(uid), Position: at,
+	})
 	return err
 }
 
@@ -80,11 +83,11 @@ func (h host) Watch(ctx context.Context, tell func(*sandboxhostv1.WatchSandboxes
 	return read(stream, err, tell)
 }
 
-func (h host) EnsureSandbox(ctx context.Context, record *resourcev1.Resource) error {
+func (h host) EnsureSandbox(ctx context.Context, record *resourcev1.Resource, at *resourcev1.Position) error {
 	meta := record.GetMeta()
 	_, err := h.client.EnsureSandbox(ctx, &sandboxhostv1.EnsureSandboxRequest{
 		Uid: meta.GetUid(), Name: meta.GetName(), Generation: meta.GetGeneration(),
-		Manager: manager, Spec: record.GetSandbox().GetSpec(),
+		Manager: manager, Spec: record.GetSandbox().GetSpec(), Position: at,
 	})
 	return err
 }

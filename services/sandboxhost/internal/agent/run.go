@@ -17,14 +17,7 @@ var again = backoff.Policy{Initial: 20 * time.Millisecond, Cap: time.Second, Sta
 
 // Run works until ctx ends. It is ready when both streams have told all that they
 // have, and the workers run.
-func (a *Agent) Run(ctx context.Context, ready func()) (err error) {
-	m, err := openMemory(a.cfg.Memory, a.log)
-	if err != nil {
-		return err
-	}
-	defer func() { err = m.close(err) }()
-	a.view.judge = m.judge
-
+func (a *Agent) Run(ctx context.Context, ready func()) error {
 	var wg, heard sync.WaitGroup
 	heard.Add(2)
 	wg.Go(func() { a.feed(ctx, "clusteraccess", a.followCluster, sync.OnceFunc(heard.Done)) })

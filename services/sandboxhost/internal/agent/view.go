@@ -50,30 +50,61 @@ func (t *table[V]) complete() (gone []id.Sandbox, snapshot bool) {
 }
 
 // view is what the agent knows: the mirror's records and the host's sandboxes.
-// Its three functions are called with the lock held and must not call it back.
+// Its two functions are called with the lock held and must not call it back.
 type view struct {
 	node   string
-	judge  func(state *clusteraccessv1.MirrorState, snapshot bool) Trust
 	change func(uids ...id.Sandbox) // look at these again
-	trust  func(Trust)              // told when it changes
+	tell   func(foreign int)        // told when it changes
 
 	mu        sync.Mutex // guards all below
 	records   table[*resourcev1.Resource]
 	states    table[*sandboxhostv1.SandboxState]
+	mirror    *clusteraccessv1.MirrorState // as it was told last
 	live      bool
-	trusted   Trust
+	ahead     []id.Sandbox // changed since the mirror's state was told
+	foreign   map[id.Sandbox]struct{}
 	hostKnown bool
-	epoch     uint64 // grows whenever live, trusted or hostKnown may have changed
+	epoch     uint64 // grows whenever live, the mirror's history or hostKnown may have changed
 }
 
 // input is all that is known about one sandbox, and the epoch of that knowledge.
 func (v *view) input(uid id.Sandbox) (Input, uint64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return Input{
-		Node: v.node, Record: v.records.whole[uid], Live: v.live, Trust: v.trusted,
+	record := v.records.whole[uid]
+	// The state follows the records that it covers. It may be one revision behind
+	// them: while more changes of the same revision are to come.
+	revision := record.GetMeta().GetRevision()
+	_, foreign := v.foreign[uid]
+	in := Input{
+		Node: v.node, Record: record, Live: v.live && v.mirror.GetRevision()+1 >= revision, Foreign: foreign,
 		Host: v.states.whole[uid], HostKnown: v.hostKnown,
-	}, v.epoch
+	}
+	if term := v.mirror.GetTerm(); term != "" && in.Live {
+		in.Position = &resourcev1.Position{Term: term, Revision: max(v.mirror.GetRevision(), revision)}
+	}
+	return in, v.epoch
+}
+
+// disown notes that the mirror's history does not know of a sandbox, unless what
+// that rests on has changed since an epoch.
+func (v *view) disown(uid id.Sandbox, epoch uint64) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.epoch != epoch || v.records.whole[uid] != nil || v.states.whole[uid] == nil {
+		v.change(uid)
+		return false
+	}
+	v.foreign[uid] = struct{}{}
+	v.tell(len(v.foreign))
+	return true
+}
+
+func (v *view) ownLocked(uid id.Sandbox) {
+	if _, ok := v.foreign[uid]; ok {
+		delete(v.foreign, uid)
+		v.tell(len(v.foreign))
+	}
 }
 
 // all are the sandboxes that either side knows.
@@ -119,6 +150,8 @@ func (v *view) clusterEvent(msg *clusteraccessv1.WatchResourcesResponse) bool {
 	case *clusteraccessv1.WatchResourcesResponse_Changed:
 		if uid, ok := sandboxOf(e.Changed); ok {
 			v.records.set(uid, e.Changed)
+			v.ahead = append(v.ahead, uid)
+			v.ownLocked(uid)
 			v.change(uid)
 		}
 	case *clusteraccessv1.WatchResourcesResponse_Deleted:
@@ -138,25 +171,27 @@ func sandboxOf(r *resourcev1.Resource) (id.Sandbox, bool) {
 	return uid, err == nil && r.GetSandbox() != nil // other kinds are none of ours
 }
 
-// mirrorLocked takes the mirror's state: only a live one ends a snapshot.
+// mirrorLocked takes the mirror's state: only a live one ends a snapshot. What was
+// said of another term, or before the mirror was away, is to be asked anew.
 func (v *view) mirrorLocked(state *clusteraccessv1.MirrorState) {
+	ahead, term := v.ahead, v.mirror.GetTerm()
+	v.ahead, v.mirror = nil, state
 	if !state.GetLive() {
 		v.live = false
 		v.epoch++
 		return
 	}
 	gone, snapshot := v.records.complete()
-	trust := v.judge(state, snapshot)
-	news := snapshot || !v.live || trust != v.trusted
-	if trust != v.trusted {
-		v.trust(trust)
+	if !snapshot && v.live && term == state.GetTerm() {
+		v.change(ahead...)
+		return
 	}
-	v.live, v.trusted = true, trust
-	if news {
-		v.epoch++
-		v.change(gone...)
-		v.change(v.allLocked()...)
-	}
+	v.live = true
+	v.epoch++
+	clear(v.foreign)
+	v.tell(0)
+	v.change(gone...)
+	v.change(v.allLocked()...)
 }
 
 // hostAway says that no stream of the host is read: what it holds is not known
@@ -182,6 +217,7 @@ func (v *view) hostEvent(msg *sandboxhostv1.WatchSandboxesResponse) bool {
 	case *sandboxhostv1.WatchSandboxesResponse_Forgotten:
 		uid := id.Sandbox(e.Forgotten.GetUid())
 		v.states.remove(uid)
+		v.ownLocked(uid)
 		v.change(uid)
 	case *sandboxhostv1.WatchSandboxesResponse_Synced:
 		v.states.complete()

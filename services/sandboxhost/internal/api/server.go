@@ -58,7 +58,7 @@ func Register(on grpc.ServiceRegistrar, h Host, logs logSource) {
 func (s *Server) EnsureSandbox(
 	ctx context.Context, req *sandboxhostv1.EnsureSandboxRequest,
 ) (*sandboxhostv1.EnsureSandboxResponse, error) {
-	if err := check(ctx, req.GetUid(), req.GetManager()); err != nil {
+	if err := check(ctx, req.GetUid(), req.GetManager(), false); err != nil {
 		return nil, err
 	}
 	state, err := s.host.Ensure(ctx, &sandboxhostv1.Wish{
@@ -67,6 +67,7 @@ func (s *Server) EnsureSandbox(
 		Manager:    req.GetManager(),
 		Generation: req.GetGeneration(),
 		Spec:       req.GetSpec(),
+		Position:   req.GetPosition(),
 	})
 	if err != nil {
 		return nil, err
@@ -78,7 +79,7 @@ func (s *Server) EnsureSandbox(
 func (s *Server) RemoveSandbox(
 	ctx context.Context, req *sandboxhostv1.RemoveSandboxRequest,
 ) (*sandboxhostv1.RemoveSandboxResponse, error) {
-	if err := check(ctx, req.GetUid(), req.GetManager()); err != nil {
+	if err := check(ctx, req.GetUid(), req.GetManager(), req.GetLost()); err != nil {
 		return nil, err
 	}
 	if err := s.host.Remove(ctx, id.Sandbox(req.GetUid()), req.GetManager()); err != nil {
@@ -91,7 +92,7 @@ func (s *Server) RemoveSandbox(
 func (s *Server) ForgetSandbox(
 	ctx context.Context, req *sandboxhostv1.ForgetSandboxRequest,
 ) (*sandboxhostv1.ForgetSandboxResponse, error) {
-	if err := check(ctx, req.GetUid(), req.GetManager()); err != nil {
+	if err := check(ctx, req.GetUid(), req.GetManager(), req.GetLost()); err != nil {
 		return nil, err
 	}
 	if err := s.host.Forget(ctx, id.Sandbox(req.GetUid()), req.GetManager()); err != nil {
@@ -101,11 +102,11 @@ func (s *Server) ForgetSandbox(
 }
 
 // check is what the three changes have in common.
-func check(ctx context.Context, uid, manager string) error {
+func check(ctx context.Context, uid, manager string, lost bool) error {
 	if err := id.CheckUID(uid); err != nil {
 		return err
 	}
-	return host.CheckCaller(rpc.Caller(ctx).Role, manager)
+	return host.CheckCaller(rpc.Caller(ctx).Role, manager, lost)
 }
 
 // GetSandbox returns one sandbox.

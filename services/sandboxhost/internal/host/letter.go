@@ -92,6 +92,8 @@ func (k *keeper) ensure(wish *sandboxhostv1.Wish, hash string) error {
 		r.WaitsForCluster = false // it is named
 		if changed {
 			accept(r, wish, hash, at)
+		} else {
+			locate(r, wish)
 		}
 	})
 	if err != nil {

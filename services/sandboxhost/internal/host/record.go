@@ -94,12 +94,21 @@ func notYours(uid, manager string) error {
 		"sandbox %s: belongs to manager %q, %s", uid, manager, remedy), "MANAGER_MISMATCH")
 }
 
+// locate keeps the newest position that came with the wish.
+func locate(r *sandboxhostv1.SandboxRecord, wish *sandboxhostv1.Wish) {
+	if at := wish.GetPosition(); at != nil && !proto.Equal(at, r.GetWish().GetPosition()) {
+		r.Wish = proto.CloneOf(r.GetWish())
+		r.Wish.Position = at
+	}
+}
+
 // accept puts a newer wish into the record. An attempt that has not begun yet
 // is for the new spec from then on and need not wait.
 func accept(r *sandboxhostv1.SandboxRecord, wish *sandboxhostv1.Wish, hash string, at moment) {
-	accepted := r.GetWish().GetAcceptedAt()
+	old := r.GetWish()
 	r.Wish = proto.CloneOf(wish)
-	r.Wish.AcceptedAt = accepted
+	r.Wish.AcceptedAt, r.Wish.Position = old.GetAcceptedAt(), old.GetPosition()
+	locate(r, wish)
 	s := r.GetStatus()
 	s.ObservedGeneration = wish.GetGeneration()
 	if s.GetPhase() == pending && r.GetAttemptSpecHash() != hash {

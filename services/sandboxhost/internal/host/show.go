@@ -87,5 +87,6 @@ func stateOf(r *sandboxhostv1.SandboxRecord) *sandboxhostv1.SandboxState {
 		Status:     r.GetStatus(),
 		Removing:   r.GetRemoving(),
 		AcceptedAt: r.GetWish().GetAcceptedAt(),
+		Position:   r.GetWish().GetPosition(),
 	}
 }

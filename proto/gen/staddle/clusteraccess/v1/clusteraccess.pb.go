@@ -45,7 +45,10 @@ type MirrorState struct {
 	// Since when it is, or is not, live, by the node's wall clock.
 	Since *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=since,proto3" json:"since,omitempty"`
 	// Why it is not live, in one sentence. Empty when it is.
-	Reason        string `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
+	Reason string `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Term of the history at that revision; with it, a Position. Empty means
+	// that the mirror was never filled, or that the store is too full to say.
+	Term          string `protobuf:"bytes,7,opt,name=term,proto3" json:"term,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -122,13 +125,23 @@ func (x *MirrorState) GetReason() string {
 	return ""
 }
 
+func (x *MirrorState) GetTerm() string {
+	if x != nil {
+		return x.Term
+	}
+	return ""
+}
+
 // GetResourceRequest names a record.
 type GetResourceRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Kind of the record.
 	Kind v1.Kind `protobuf:"varint,1,opt,name=kind,proto3,enum=staddle.resource.v1.Kind" json:"kind,omitempty"`
 	// Its uid.
-	Uid           string `protobuf:"bytes,2,opt,name=uid,proto3" json:"uid,omitempty"`
+	Uid string `protobuf:"bytes,2,opt,name=uid,proto3" json:"uid,omitempty"`
+	// A point in the history at which the record was there. NotFound is then
+	// answered only by a history that contains it. Unset: by any.
+	Position      *v1.Position `protobuf:"bytes,3,opt,name=position,proto3" json:"position,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -175,6 +188,13 @@ func (x *GetResourceRequest) GetUid() string {
 		return x.Uid
 	}
 	return ""
+}
+
+func (x *GetResourceRequest) GetPosition() *v1.Position {
+	if x != nil {
+		return x.Position
+	}
+	return nil
 }
 
 // GetResourceResponse is one record.
@@ -960,18 +980,20 @@ var File_staddle_clusteraccess_v1_clusteraccess_proto protoreflect.FileDescripto
 
 const file_staddle_clusteraccess_v1_clusteraccess_proto_rawDesc = "" +
 	"\n" +
-	",staddle/clusteraccess/v1/clusteraccess.proto\x12\x18staddle.clusteraccess.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a staddle/options/v1/options.proto\x1a\"staddle/resource/v1/resource.proto\"\xc2\x01\n" +
+	",staddle/clusteraccess/v1/clusteraccess.proto\x12\x18staddle.clusteraccess.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a staddle/options/v1/options.proto\x1a\"staddle/resource/v1/resource.proto\"\xd6\x01\n" +
 	"\vMirrorState\x12\x12\n" +
 	"\x04live\x18\x01 \x01(\bR\x04live\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x12 \n" +
 	"\vincarnation\x18\x03 \x01(\tR\vincarnation\x12\x17\n" +
 	"\aboot_id\x18\x04 \x01(\tR\x06bootId\x120\n" +
 	"\x05since\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x16\n" +
-	"\x06reason\x18\x06 \x01(\tR\x06reason\"k\n" +
+	"\x06reason\x18\x06 \x01(\tR\x06reason\x12\x12\n" +
+	"\x04term\x18\a \x01(\tR\x04term\"\xa6\x01\n" +
 	"\x12GetResourceRequest\x129\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x19.staddle.resource.v1.KindB\n" +
 	"\xbaH\a\x82\x01\x04\x10\x01 \x00R\x04kind\x12\x1a\n" +
-	"\x03uid\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x98\x01\x1aR\x03uid\"P\n" +
+	"\x03uid\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x98\x01\x1aR\x03uid\x129\n" +
+	"\bposition\x18\x03 \x01(\v2\x1d.staddle.resource.v1.PositionR\bposition\"P\n" +
 	"\x13GetResourceResponse\x129\n" +
 	"\bresource\x18\x01 \x01(\v2\x1d.staddle.resource.v1.ResourceR\bresource\"\xa0\x01\n" +
 	"\x14ListResourcesRequest\x129\n" +
@@ -1069,45 +1091,47 @@ var file_staddle_clusteraccess_v1_clusteraccess_proto_goTypes = []any{
 	(*WatchAuthorityResponse)(nil), // 15: staddle.clusteraccess.v1.WatchAuthorityResponse
 	(*timestamppb.Timestamp)(nil),  // 16: google.protobuf.Timestamp
 	(v1.Kind)(0),                   // 17: staddle.resource.v1.Kind
-	(*v1.Resource)(nil),            // 18: staddle.resource.v1.Resource
-	(*durationpb.Duration)(nil),    // 19: google.protobuf.Duration
+	(*v1.Position)(nil),            // 18: staddle.resource.v1.Position
+	(*v1.Resource)(nil),            // 19: staddle.resource.v1.Resource
+	(*durationpb.Duration)(nil),    // 20: google.protobuf.Duration
 }
 var file_staddle_clusteraccess_v1_clusteraccess_proto_depIdxs = []int32{
 	16, // 0: staddle.clusteraccess.v1.MirrorState.since:type_name -> google.protobuf.Timestamp
 	17, // 1: staddle.clusteraccess.v1.GetResourceRequest.kind:type_name -> staddle.resource.v1.Kind
-	18, // 2: staddle.clusteraccess.v1.GetResourceResponse.resource:type_name -> staddle.resource.v1.Resource
-	17, // 3: staddle.clusteraccess.v1.ListResourcesRequest.kind:type_name -> staddle.resource.v1.Kind
-	18, // 4: staddle.clusteraccess.v1.ListResourcesResponse.resources:type_name -> staddle.resource.v1.Resource
-	0,  // 5: staddle.clusteraccess.v1.ListResourcesResponse.mirror:type_name -> staddle.clusteraccess.v1.MirrorState
-	17, // 6: staddle.clusteraccess.v1.WatchResourcesRequest.kinds:type_name -> staddle.resource.v1.Kind
-	18, // 7: staddle.clusteraccess.v1.WatchResourcesResponse.changed:type_name -> staddle.resource.v1.Resource
-	18, // 8: staddle.clusteraccess.v1.WatchResourcesResponse.deleted:type_name -> staddle.resource.v1.Resource
-	0,  // 9: staddle.clusteraccess.v1.WatchResourcesResponse.mirror:type_name -> staddle.clusteraccess.v1.MirrorState
-	7,  // 10: staddle.clusteraccess.v1.WatchResourcesResponse.snapshot:type_name -> staddle.clusteraccess.v1.SnapshotStart
-	18, // 11: staddle.clusteraccess.v1.ReportStatusRequest.resources:type_name -> staddle.resource.v1.Resource
-	19, // 12: staddle.clusteraccess.v1.RenewSessionRequest.ttl:type_name -> google.protobuf.Duration
-	19, // 13: staddle.clusteraccess.v1.RenewSessionResponse.ttl:type_name -> google.protobuf.Duration
-	19, // 14: staddle.clusteraccess.v1.WatchAuthorityResponse.renewed_at:type_name -> google.protobuf.Duration
-	19, // 15: staddle.clusteraccess.v1.WatchAuthorityResponse.ttl:type_name -> google.protobuf.Duration
-	1,  // 16: staddle.clusteraccess.v1.ClusterAccessService.GetResource:input_type -> staddle.clusteraccess.v1.GetResourceRequest
-	3,  // 17: staddle.clusteraccess.v1.ClusterAccessService.ListResources:input_type -> staddle.clusteraccess.v1.ListResourcesRequest
-	5,  // 18: staddle.clusteraccess.v1.ClusterAccessService.WatchResources:input_type -> staddle.clusteraccess.v1.WatchResourcesRequest
-	8,  // 19: staddle.clusteraccess.v1.ClusterAccessService.ReportStatus:input_type -> staddle.clusteraccess.v1.ReportStatusRequest
-	10, // 20: staddle.clusteraccess.v1.ClusterAccessService.RenewSession:input_type -> staddle.clusteraccess.v1.RenewSessionRequest
-	12, // 21: staddle.clusteraccess.v1.ClusterAccessService.EndSession:input_type -> staddle.clusteraccess.v1.EndSessionRequest
-	14, // 22: staddle.clusteraccess.v1.ClusterAccessService.WatchAuthority:input_type -> staddle.clusteraccess.v1.WatchAuthorityRequest
-	2,  // 23: staddle.clusteraccess.v1.ClusterAccessService.GetResource:output_type -> staddle.clusteraccess.v1.GetResourceResponse
-	4,  // 24: staddle.clusteraccess.v1.ClusterAccessService.ListResources:output_type -> staddle.clusteraccess.v1.ListResourcesResponse
-	6,  // 25: staddle.clusteraccess.v1.ClusterAccessService.WatchResources:output_type -> staddle.clusteraccess.v1.WatchResourcesResponse
-	9,  // 26: staddle.clusteraccess.v1.ClusterAccessService.ReportStatus:output_type -> staddle.clusteraccess.v1.ReportStatusResponse
-	11, // 27: staddle.clusteraccess.v1.ClusterAccessService.RenewSession:output_type -> staddle.clusteraccess.v1.RenewSessionResponse
-	13, // 28: staddle.clusteraccess.v1.ClusterAccessService.EndSession:output_type -> staddle.clusteraccess.v1.EndSessionResponse
-	15, // 29: staddle.clusteraccess.v1.ClusterAccessService.WatchAuthority:output_type -> staddle.clusteraccess.v1.WatchAuthorityResponse
-	23, // [23:30] is the sub-list for method output_type
-	16, // [16:23] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	18, // 2: staddle.clusteraccess.v1.GetResourceRequest.position:type_name -> staddle.resource.v1.Position
+	19, // 3: staddle.clusteraccess.v1.GetResourceResponse.resource:type_name -> staddle.resource.v1.Resource
+	17, // 4: staddle.clusteraccess.v1.ListResourcesRequest.kind:type_name -> staddle.resource.v1.Kind
+	19, // 5: staddle.clusteraccess.v1.ListResourcesResponse.resources:type_name -> staddle.resource.v1.Resource
+	0,  // 6: staddle.clusteraccess.v1.ListResourcesResponse.mirror:type_name -> staddle.clusteraccess.v1.MirrorState
+	17, // 7: staddle.clusteraccess.v1.WatchResourcesRequest.kinds:type_name -> staddle.resource.v1.Kind
+	19, // 8: staddle.clusteraccess.v1.WatchResourcesResponse.changed:type_name -> staddle.resource.v1.Resource
+	19, // 9: staddle.clusteraccess.v1.WatchResourcesResponse.deleted:type_name -> staddle.resource.v1.Resource
+	0,  // 10: staddle.clusteraccess.v1.WatchResourcesResponse.mirror:type_name -> staddle.clusteraccess.v1.MirrorState
+	7,  // 11: staddle.clusteraccess.v1.WatchResourcesResponse.snapshot:type_name -> staddle.clusteraccess.v1.SnapshotStart
+	19, // 12: staddle.clusteraccess.v1.ReportStatusRequest.resources:type_name -> staddle.resource.v1.Resource
+	20, // 13: staddle.clusteraccess.v1.RenewSessionRequest.ttl:type_name -> google.protobuf.Duration
+	20, // 14: staddle.clusteraccess.v1.RenewSessionResponse.ttl:type_name -> google.protobuf.Duration
+	20, // 15: staddle.clusteraccess.v1.WatchAuthorityResponse.renewed_at:type_name -> google.protobuf.Duration
+	20, // 16: staddle.clusteraccess.v1.WatchAuthorityResponse.ttl:type_name -> google.protobuf.Duration
+	1,  // 17: staddle.clusteraccess.v1.ClusterAccessService.GetResource:input_type -> staddle.clusteraccess.v1.GetResourceRequest
+	3,  // 18: staddle.clusteraccess.v1.ClusterAccessService.ListResources:input_type -> staddle.clusteraccess.v1.ListResourcesRequest
+	5,  // 19: staddle.clusteraccess.v1.ClusterAccessService.WatchResources:input_type -> staddle.clusteraccess.v1.WatchResourcesRequest
+	8,  // 20: staddle.clusteraccess.v1.ClusterAccessService.ReportStatus:input_type -> staddle.clusteraccess.v1.ReportStatusRequest
+	10, // 21: staddle.clusteraccess.v1.ClusterAccessService.RenewSession:input_type -> staddle.clusteraccess.v1.RenewSessionRequest
+	12, // 22: staddle.clusteraccess.v1.ClusterAccessService.EndSession:input_type -> staddle.clusteraccess.v1.EndSessionRequest
+	14, // 23: staddle.clusteraccess.v1.ClusterAccessService.WatchAuthority:input_type -> staddle.clusteraccess.v1.WatchAuthorityRequest
+	2,  // 24: staddle.clusteraccess.v1.ClusterAccessService.GetResource:output_type -> staddle.clusteraccess.v1.GetResourceResponse
+	4,  // 25: staddle.clusteraccess.v1.ClusterAccessService.ListResources:output_type -> staddle.clusteraccess.v1.ListResourcesResponse
+	6,  // 26: staddle.clusteraccess.v1.ClusterAccessService.WatchResources:output_type -> staddle.clusteraccess.v1.WatchResourcesResponse
+	9,  // 27: staddle.clusteraccess.v1.ClusterAccessService.ReportStatus:output_type -> staddle.clusteraccess.v1.ReportStatusResponse
+	11, // 28: staddle.clusteraccess.v1.ClusterAccessService.RenewSession:output_type -> staddle.clusteraccess.v1.RenewSessionResponse
+	13, // 29: staddle.clusteraccess.v1.ClusterAccessService.EndSession:output_type -> staddle.clusteraccess.v1.EndSessionResponse
+	15, // 30: staddle.clusteraccess.v1.ClusterAccessService.WatchAuthority:output_type -> staddle.clusteraccess.v1.WatchAuthorityResponse
+	24, // [24:31] is the sub-list for method output_type
+	17, // [17:24] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_staddle_clusteraccess_v1_clusteraccess_proto_init() }

@@ -39,10 +39,11 @@ const (
 // the node reports.
 type ClusterAccessServiceClient interface {
 	// GetResource asks the coordinator itself for one record by uid: NotFound is
-	// a fact, of the history that the mirror shows. Safe to repeat. Returns
-	// NotFound; Denied if the record is not this node's; Unavailable while the
-	// coordinator cannot be reached, and in place of NotFound unless the mirror was
-	// live throughout.
+	// a fact, of a history that contains the given position. Safe to repeat. Returns
+	// NotFound; Conflict with reason OTHER_HISTORY in place of NotFound when the
+	// coordinator's history does not contain the position; Denied if the record is not this
+	// node's; Unavailable while the coordinator cannot be reached, and in place of
+	// NotFound unless the mirror was live throughout.
 	GetResource(ctx context.Context, in *GetResourceRequest, opts ...grpc.CallOption) (*GetResourceResponse, error)
 	// ListResources returns this node's records of one kind from the mirror,
 	// ordered by name, page by page, also while the node is cut off; the answer says what
@@ -179,10 +180,11 @@ type ClusterAccessService_WatchAuthorityClient = grpc.ServerStreamingClient[Watc
 // the node reports.
 type ClusterAccessServiceServer interface {
 	// GetResource asks the coordinator itself for one record by uid: NotFound is
-	// a fact, of the history that the mirror shows. Safe to repeat. Returns
-	// NotFound; Denied if the record is not this node's; Unavailable while the
-	// coordinator cannot be reached, and in place of NotFound unless the mirror was
-	// live throughout.
+	// a fact, of a history that contains the given position. Safe to repeat. Returns
+	// NotFound; Conflict with reason OTHER_HISTORY in place of NotFound when the
+	// coordinator's history does not contain the position; Denied if the record is not this
+	// node's; Unavailable while the coordinator cannot be reached, and in place of
+	// NotFound unless the mirror was live throughout.
 	GetResource(context.Context, *GetResourceRequest) (*GetResourceResponse, error)
 	// ListResources returns this node's records of one kind from the mirror,
 	// ordered by name, page by page, also while the node is cut off; the answer says what

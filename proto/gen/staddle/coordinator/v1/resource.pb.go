@@ -39,7 +39,10 @@ type GetResourceRequest struct {
 	//
 	//	*GetResourceRequest_Name
 	//	*GetResourceRequest_Uid
-	Which         isGetResourceRequest_Which `protobuf_oneof:"which"`
+	Which isGetResourceRequest_Which `protobuf_oneof:"which"`
+	// A point in the history at which the record was there. NotFound is then
+	// answered only by a history that contains it. Unset: by any.
+	Position      *v1.Position `protobuf:"bytes,4,opt,name=position,proto3" json:"position,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -104,6 +107,13 @@ func (x *GetResourceRequest) GetUid() string {
 		}
 	}
 	return ""
+}
+
+func (x *GetResourceRequest) GetPosition() *v1.Position {
+	if x != nil {
+		return x.Position
+	}
+	return nil
 }
 
 type isGetResourceRequest_Which interface {
@@ -725,8 +735,12 @@ type WatchResourcesRequest struct {
 	LabelSelector string `protobuf:"bytes,2,opt,name=label_selector,json=labelSelector,proto3" json:"label_selector,omitempty"`
 	// Resume after this revision. 0 means: begin with all records.
 	ResumeAfterRevision uint64 `protobuf:"varint,3,opt,name=resume_after_revision,json=resumeAfterRevision,proto3" json:"resume_after_revision,omitempty"`
-	unknownFields       protoimpl.UnknownFields
-	sizeCache           protoimpl.SizeCache
+	// Term that the marker of the watch before named. The watch then resumes only
+	// in a history that contains this term at that revision. Empty: in any that
+	// has reached the revision.
+	ResumeTerm    string `protobuf:"bytes,4,opt,name=resume_term,json=resumeTerm,proto3" json:"resume_term,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WatchResourcesRequest) Reset() {
@@ -778,6 +792,13 @@ func (x *WatchResourcesRequest) GetResumeAfterRevision() uint64 {
 		return x.ResumeAfterRevision
 	}
 	return 0
+}
+
+func (x *WatchResourcesRequest) GetResumeTerm() string {
+	if x != nil {
+		return x.ResumeTerm
+	}
+	return ""
 }
 
 // WatchResourcesResponse is one message of a watch.
@@ -899,8 +920,11 @@ func (*WatchResourcesResponse_Synced) isWatchResourcesResponse_Event() {}
 type SnapshotMarker struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Names the cluster's history. Another value means another cluster, or one
-	// restored from a copy: what was known before proves nothing.
-	Incarnation   string `protobuf:"bytes,1,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	// made anew: what was known before proves nothing.
+	Incarnation string `protobuf:"bytes,1,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	// Term of every position of this watch; see Position. Empty while the store
+	// is full and no term can be written: then nothing proves what it contains.
+	Term          string `protobuf:"bytes,2,opt,name=term,proto3" json:"term,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -942,16 +966,24 @@ func (x *SnapshotMarker) GetIncarnation() string {
 	return ""
 }
 
+func (x *SnapshotMarker) GetTerm() string {
+	if x != nil {
+		return x.Term
+	}
+	return ""
+}
+
 var File_staddle_coordinator_v1_resource_proto protoreflect.FileDescriptor
 
 const file_staddle_coordinator_v1_resource_proto_rawDesc = "" +
 	"\n" +
-	"%staddle/coordinator/v1/resource.proto\x12\x16staddle.coordinator.v1\x1a\x1bbuf/validate/validate.proto\x1a staddle/options/v1/options.proto\x1a\"staddle/resource/v1/resource.proto\"\x9e\x01\n" +
+	"%staddle/coordinator/v1/resource.proto\x12\x16staddle.coordinator.v1\x1a\x1bbuf/validate/validate.proto\x1a staddle/options/v1/options.proto\x1a\"staddle/resource/v1/resource.proto\"\xd9\x01\n" +
 	"\x12GetResourceRequest\x129\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x19.staddle.resource.v1.KindB\n" +
 	"\xbaH\a\x82\x01\x04\x10\x01 \x00R\x04kind\x12\x1f\n" +
 	"\x04name\x18\x02 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18?H\x00R\x04name\x12\x1c\n" +
-	"\x03uid\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x98\x01\x1aH\x00R\x03uidB\x0e\n" +
+	"\x03uid\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x98\x01\x1aH\x00R\x03uid\x129\n" +
+	"\bposition\x18\x04 \x01(\v2\x1d.staddle.resource.v1.PositionR\bpositionB\x0e\n" +
 	"\x05which\x12\x05\xbaH\x02\b\x01\"P\n" +
 	"\x13GetResourceResponse\x129\n" +
 	"\bresource\x18\x01 \x01(\v2\x1d.staddle.resource.v1.ResourceR\bresource\"\xd1\x01\n" +
@@ -987,19 +1019,22 @@ const file_staddle_coordinator_v1_resource_proto_rawDesc = "" +
 	"\brevision\x18\x03 \x01(\x04R\brevision\x12\x19\n" +
 	"\x03uid\x18\x04 \x01(\tB\a\xbaH\x04r\x02\x18\x1aR\x03uid\"S\n" +
 	"\x16DeleteResourceResponse\x129\n" +
-	"\bresource\x18\x01 \x01(\v2\x1d.staddle.resource.v1.ResourceR\bresource\"\xc0\x01\n" +
+	"\bresource\x18\x01 \x01(\v2\x1d.staddle.resource.v1.ResourceR\bresource\"\xee\x01\n" +
 	"\x15WatchResourcesRequest\x12B\n" +
 	"\x05kinds\x18\x01 \x03(\x0e2\x19.staddle.resource.v1.KindB\x11\xbaH\x0e\x92\x01\v\x10\x10\"\a\x82\x01\x04\x10\x01 \x00R\x05kinds\x12/\n" +
 	"\x0elabel_selector\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80 R\rlabelSelector\x122\n" +
-	"\x15resume_after_revision\x18\x03 \x01(\x04R\x13resumeAfterRevision\"\xf5\x01\n" +
+	"\x15resume_after_revision\x18\x03 \x01(\x04R\x13resumeAfterRevision\x12,\n" +
+	"\vresume_term\x18\x04 \x01(\tB\v\xbaH\b\xd8\x01\x01r\x03\x98\x01\x1aR\n" +
+	"resumeTerm\"\xf5\x01\n" +
 	"\x16WatchResourcesResponse\x129\n" +
 	"\achanged\x18\x01 \x01(\v2\x1d.staddle.resource.v1.ResourceH\x00R\achanged\x129\n" +
 	"\adeleted\x18\x02 \x01(\v2\x1d.staddle.resource.v1.ResourceH\x00R\adeleted\x12@\n" +
 	"\x06synced\x18\x03 \x01(\v2&.staddle.coordinator.v1.SnapshotMarkerH\x00R\x06synced\x12\x1a\n" +
 	"\brevision\x18\x04 \x01(\x04R\brevisionB\a\n" +
-	"\x05event\"2\n" +
+	"\x05event\"F\n" +
 	"\x0eSnapshotMarker\x12 \n" +
-	"\vincarnation\x18\x01 \x01(\tR\vincarnation2\x88\a\n" +
+	"\vincarnation\x18\x01 \x01(\tR\vincarnation\x12\x12\n" +
+	"\x04term\x18\x02 \x01(\tR\x04term2\x88\a\n" +
 	"\x0fResourceService\x12s\n" +
 	"\vGetResource\x12*.staddle.coordinator.v1.GetResourceRequest\x1a+.staddle.coordinator.v1.GetResourceResponse\"\v\x8a\xb5\x18\x04\x12\x02\x01\n" +
 	"\x90\x02\x01\x12y\n" +
@@ -1048,43 +1083,45 @@ var file_staddle_coordinator_v1_resource_proto_goTypes = []any{
 	(*WatchResourcesResponse)(nil),       // 13: staddle.coordinator.v1.WatchResourcesResponse
 	(*SnapshotMarker)(nil),               // 14: staddle.coordinator.v1.SnapshotMarker
 	(v1.Kind)(0),                         // 15: staddle.resource.v1.Kind
-	(*v1.Resource)(nil),                  // 16: staddle.resource.v1.Resource
+	(*v1.Position)(nil),                  // 16: staddle.resource.v1.Position
+	(*v1.Resource)(nil),                  // 17: staddle.resource.v1.Resource
 }
 var file_staddle_coordinator_v1_resource_proto_depIdxs = []int32{
 	15, // 0: staddle.coordinator.v1.GetResourceRequest.kind:type_name -> staddle.resource.v1.Kind
-	16, // 1: staddle.coordinator.v1.GetResourceResponse.resource:type_name -> staddle.resource.v1.Resource
-	15, // 2: staddle.coordinator.v1.ListResourcesRequest.kind:type_name -> staddle.resource.v1.Kind
-	16, // 3: staddle.coordinator.v1.ListResourcesResponse.resources:type_name -> staddle.resource.v1.Resource
-	16, // 4: staddle.coordinator.v1.CreateResourceRequest.resource:type_name -> staddle.resource.v1.Resource
-	16, // 5: staddle.coordinator.v1.CreateResourceResponse.resource:type_name -> staddle.resource.v1.Resource
-	16, // 6: staddle.coordinator.v1.UpdateResourceRequest.resource:type_name -> staddle.resource.v1.Resource
-	16, // 7: staddle.coordinator.v1.UpdateResourceResponse.resource:type_name -> staddle.resource.v1.Resource
-	16, // 8: staddle.coordinator.v1.UpdateResourceStatusRequest.resource:type_name -> staddle.resource.v1.Resource
-	15, // 9: staddle.coordinator.v1.DeleteResourceRequest.kind:type_name -> staddle.resource.v1.Kind
-	16, // 10: staddle.coordinator.v1.DeleteResourceResponse.resource:type_name -> staddle.resource.v1.Resource
-	15, // 11: staddle.coordinator.v1.WatchResourcesRequest.kinds:type_name -> staddle.resource.v1.Kind
-	16, // 12: staddle.coordinator.v1.WatchResourcesResponse.changed:type_name -> staddle.resource.v1.Resource
-	16, // 13: staddle.coordinator.v1.WatchResourcesResponse.deleted:type_name -> staddle.resource.v1.Resource
-	14, // 14: staddle.coordinator.v1.WatchResourcesResponse.synced:type_name -> staddle.coordinator.v1.SnapshotMarker
-	0,  // 15: staddle.coordinator.v1.ResourceService.GetResource:input_type -> staddle.coordinator.v1.GetResourceRequest
-	2,  // 16: staddle.coordinator.v1.ResourceService.ListResources:input_type -> staddle.coordinator.v1.ListResourcesRequest
-	4,  // 17: staddle.coordinator.v1.ResourceService.CreateResource:input_type -> staddle.coordinator.v1.CreateResourceRequest
-	6,  // 18: staddle.coordinator.v1.ResourceService.UpdateResource:input_type -> staddle.coordinator.v1.UpdateResourceRequest
-	8,  // 19: staddle.coordinator.v1.ResourceService.UpdateResourceStatus:input_type -> staddle.coordinator.v1.UpdateResourceStatusRequest
-	10, // 20: staddle.coordinator.v1.ResourceService.DeleteResource:input_type -> staddle.coordinator.v1.DeleteResourceRequest
-	12, // 21: staddle.coordinator.v1.ResourceService.WatchResources:input_type -> staddle.coordinator.v1.WatchResourcesRequest
-	1,  // 22: staddle.coordinator.v1.ResourceService.GetResource:output_type -> staddle.coordinator.v1.GetResourceResponse
-	3,  // 23: staddle.coordinator.v1.ResourceService.ListResources:output_type -> staddle.coordinator.v1.ListResourcesResponse
-	5,  // 24: staddle.coordinator.v1.ResourceService.CreateResource:output_type -> staddle.coordinator.v1.CreateResourceResponse
-	7,  // 25: staddle.coordinator.v1.ResourceService.UpdateResource:output_type -> staddle.coordinator.v1.UpdateResourceResponse
-	9,  // 26: staddle.coordinator.v1.ResourceService.UpdateResourceStatus:output_type -> staddle.coordinator.v1.UpdateResourceStatusResponse
-	11, // 27: staddle.coordinator.v1.ResourceService.DeleteResource:output_type -> staddle.coordinator.v1.DeleteResourceResponse
-	13, // 28: staddle.coordinator.v1.ResourceService.WatchResources:output_type -> staddle.coordinator.v1.WatchResourcesResponse
-	22, // [22:29] is the sub-list for method output_type
-	15, // [15:22] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	16, // 1: staddle.coordinator.v1.GetResourceRequest.position:type_name -> staddle.resource.v1.Position
+	17, // 2: staddle.coordinator.v1.GetResourceResponse.resource:type_name -> staddle.resource.v1.Resource
+	15, // 3: staddle.coordinator.v1.ListResourcesRequest.kind:type_name -> staddle.resource.v1.Kind
+	17, // 4: staddle.coordinator.v1.ListResourcesResponse.resources:type_name -> staddle.resource.v1.Resource
+	17, // 5: staddle.coordinator.v1.CreateResourceRequest.resource:type_name -> staddle.resource.v1.Resource
+	17, // 6: staddle.coordinator.v1.CreateResourceResponse.resource:type_name -> staddle.resource.v1.Resource
+	17, // 7: staddle.coordinator.v1.UpdateResourceRequest.resource:type_name -> staddle.resource.v1.Resource
+	17, // 8: staddle.coordinator.v1.UpdateResourceResponse.resource:type_name -> staddle.resource.v1.Resource
+	17, // 9: staddle.coordinator.v1.UpdateResourceStatusRequest.resource:type_name -> staddle.resource.v1.Resource
+	15, // 10: staddle.coordinator.v1.DeleteResourceRequest.kind:type_name -> staddle.resource.v1.Kind
+	17, // 11: staddle.coordinator.v1.DeleteResourceResponse.resource:type_name -> staddle.resource.v1.Resource
+	15, // 12: staddle.coordinator.v1.WatchResourcesRequest.kinds:type_name -> staddle.resource.v1.Kind
+	17, // 13: staddle.coordinator.v1.WatchResourcesResponse.changed:type_name -> staddle.resource.v1.Resource
+	17, // 14: staddle.coordinator.v1.WatchResourcesResponse.deleted:type_name -> staddle.resource.v1.Resource
+	14, // 15: staddle.coordinator.v1.WatchResourcesResponse.synced:type_name -> staddle.coordinator.v1.SnapshotMarker
+	0,  // 16: staddle.coordinator.v1.ResourceService.GetResource:input_type -> staddle.coordinator.v1.GetResourceRequest
+	2,  // 17: staddle.coordinator.v1.ResourceService.ListResources:input_type -> staddle.coordinator.v1.ListResourcesRequest
+	4,  // 18: staddle.coordinator.v1.ResourceService.CreateResource:input_type -> staddle.coordinator.v1.CreateResourceRequest
+	6,  // 19: staddle.coordinator.v1.ResourceService.UpdateResource:input_type -> staddle.coordinator.v1.UpdateResourceRequest
+	8,  // 20: staddle.coordinator.v1.ResourceService.UpdateResourceStatus:input_type -> staddle.coordinator.v1.UpdateResourceStatusRequest
+	10, // 21: staddle.coordinator.v1.ResourceService.DeleteResource:input_type -> staddle.coordinator.v1.DeleteResourceRequest
+	12, // 22: staddle.coordinator.v1.ResourceService.WatchResources:input_type -> staddle.coordinator.v1.WatchResourcesRequest
+	1,  // 23: staddle.coordinator.v1.ResourceService.GetResource:output_type -> staddle.coordinator.v1.GetResourceResponse
+	3,  // 24: staddle.coordinator.v1.ResourceService.ListResources:output_type -> staddle.coordinator.v1.ListResourcesResponse
+	5,  // 25: staddle.coordinator.v1.ResourceService.CreateResource:output_type -> staddle.coordinator.v1.CreateResourceResponse
+	7,  // 26: staddle.coordinator.v1.ResourceService.UpdateResource:output_type -> staddle.coordinator.v1.UpdateResourceResponse
+	9,  // 27: staddle.coordinator.v1.ResourceService.UpdateResourceStatus:output_type -> staddle.coordinator.v1.UpdateResourceStatusResponse
+	11, // 28: staddle.coordinator.v1.ResourceService.DeleteResource:output_type -> staddle.coordinator.v1.DeleteResourceResponse
+	13, // 29: staddle.coordinator.v1.ResourceService.WatchResources:output_type -> staddle.coordinator.v1.WatchResourcesResponse
+	23, // [23:30] is the sub-list for method output_type
+	16, // [16:23] is the sub-list for method input_type
+	16, // [16:16] is the sub-list for extension type_name
+	16, // [16:16] is the sub-list for extension extendee
+	0,  // [0:16] is the sub-list for field type_name
 }
 
 func init() { file_staddle_coordinator_v1_resource_proto_init() }

@@ -42,8 +42,9 @@ const (
 type ResourceServiceClient interface {
 	// GetResource returns one record, read from the store and not from a copy:
 	// NotFound is a fact. Safe to repeat. Returns NotFound if there is no such
-	// record; Denied if it is not the caller's; Unavailable while the store
-	// cannot be reached.
+	// record; Conflict with reason OTHER_HISTORY in place of NotFound if the history
+	// does not contain the given position; Denied if it is not the caller's;
+	// Unavailable while the store cannot be reached.
 	GetResource(ctx context.Context, in *GetResourceRequest, opts ...grpc.CallOption) (*GetResourceResponse, error)
 	// ListResources returns the records of one kind ordered by name, page by
 	// page, all pages as of one revision. A node gets only its own. Safe to
@@ -87,9 +88,10 @@ type ResourceServiceClient interface {
 	// the marker, by which the caller knows that the history is the same and that
 	// it has caught up, then further changes. A node gets only its own. Safe to repeat.
 	// Returns Conflict with reason COMPACTED when the history since that
-	// revision is not kept any more, or when the reader is too slow: begin
-	// again without a revision; Unavailable while the mirror is not filled, and when the
-	// coordinator stops.
+	// revision is not kept any more, or when the reader is too slow, and with reason
+	// OTHER_HISTORY when the history does not contain the position to resume from: begin
+	// again without a revision; Unavailable while the mirror is not filled, when another
+	// coordinator begins a term, and when the coordinator stops.
 	WatchResources(ctx context.Context, in *WatchResourcesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchResourcesResponse], error)
 }
 
@@ -190,8 +192,9 @@ type ResourceService_WatchResourcesClient = grpc.ServerStreamingClient[WatchReso
 type ResourceServiceServer interface {
 	// GetResource returns one record, read from the store and not from a copy:
 	// NotFound is a fact. Safe to repeat. Returns NotFound if there is no such
-	// record; Denied if it is not the caller's; Unavailable while the store
-	// cannot be reached.
+	// record; Conflict with reason OTHER_HISTORY in place of NotFound if the history
+	// does not contain the given position; Denied if it is not the caller's;
+	// Unavailable while the store cannot be reached.
 	GetResource(context.Context, *GetResourceRequest) (*GetResourceResponse, error)
 	// ListResources returns the records of one kind ordered by name, page by
 	// page, all pages as of one revision. A node gets only its own. Safe to
@@ -235,9 +238,10 @@ type ResourceServiceServer interface {
 	// the marker, by which the caller knows that the history is the same and that
 	// it has caught up, then further changes. A node gets only its own. Safe to repeat.
 	// Returns Conflict with reason COMPACTED when the history since that
-	// revision is not kept any more, or when the reader is too slow: begin
-	// again without a revision; Unavailable while the mirror is not filled, and when the
-	// coordinator stops.
+	// revision is not kept any more, or when the reader is too slow, and with reason
+	// OTHER_HISTORY when the history does not contain the position to resume from: begin
+	// again without a revision; Unavailable while the mirror is not filled, when another
+	// coordinator begins a term, and when the coordinator stops.
 	WatchResources(*WatchResourcesRequest, grpc.ServerStreamingServer[WatchResourcesResponse]) error
 	mustEmbedUnimplementedResourceServiceServer()
 }

@@ -341,6 +341,64 @@ func (x *Metadata) GetGeneration() uint64 {
 	return 0
 }
 
+// Position is a point in the cluster's history. A term begins whenever a
+// coordinator begins to read the store, and is written into the store then. So a
+// store that was put back to an old copy has another term at that revision, or
+// none, however far it has grown since: it does not contain the position.
+type Position struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Id of the newest term that had begun at the revision: a ULID.
+	Term string `protobuf:"bytes,1,opt,name=term,proto3" json:"term,omitempty"`
+	// The revision, from 1.
+	Revision      uint64 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Position) Reset() {
+	*x = Position{}
+	mi := &file_staddle_resource_v1_resource_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Position) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Position) ProtoMessage() {}
+
+func (x *Position) ProtoReflect() protoreflect.Message {
+	mi := &file_staddle_resource_v1_resource_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Position.ProtoReflect.Descriptor instead.
+func (*Position) Descriptor() ([]byte, []int) {
+	return file_staddle_resource_v1_resource_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Position) GetTerm() string {
+	if x != nil {
+		return x.Term
+	}
+	return ""
+}
+
+func (x *Position) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
 var File_staddle_resource_v1_resource_proto protoreflect.FileDescriptor
 
 const file_staddle_resource_v1_resource_proto_rawDesc = "" +
@@ -372,7 +430,10 @@ const file_staddle_resource_v1_resource_proto_rawDesc = "" +
 	"generation\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01*a\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"M\n" +
+	"\bPosition\x12\x1c\n" +
+	"\x04term\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x98\x01\x1aR\x04term\x12#\n" +
+	"\brevision\x18\x02 \x01(\x04B\a\xbaH\x042\x02(\x01R\brevision*a\n" +
 	"\x04Kind\x12\x14\n" +
 	"\x10KIND_UNSPECIFIED\x10\x00\x12\r\n" +
 	"\tKIND_NODE\x10\x01\x12\x10\n" +
@@ -394,28 +455,29 @@ func file_staddle_resource_v1_resource_proto_rawDescGZIP() []byte {
 }
 
 var file_staddle_resource_v1_resource_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_staddle_resource_v1_resource_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
+var file_staddle_resource_v1_resource_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
 var file_staddle_resource_v1_resource_proto_goTypes = []any{
 	(Kind)(0),                     // 0: staddle.resource.v1.Kind
 	(*Resource)(nil),              // 1: staddle.resource.v1.Resource
 	(*Metadata)(nil),              // 2: staddle.resource.v1.Metadata
-	nil,                           // 3: staddle.resource.v1.Metadata.LabelsEntry
-	(*Node)(nil),                  // 4: staddle.resource.v1.Node
-	(*Sandbox)(nil),               // 5: staddle.resource.v1.Sandbox
-	(*Disk)(nil),                  // 6: staddle.resource.v1.Disk
-	(*DiskLease)(nil),             // 7: staddle.resource.v1.DiskLease
-	(*timestamppb.Timestamp)(nil), // 8: google.protobuf.Timestamp
+	(*Position)(nil),              // 3: staddle.resource.v1.Position
+	nil,                           // 4: staddle.resource.v1.Metadata.LabelsEntry
+	(*Node)(nil),                  // 5: staddle.resource.v1.Node
+	(*Sandbox)(nil),               // 6: staddle.resource.v1.Sandbox
+	(*Disk)(nil),                  // 7: staddle.resource.v1.Disk
+	(*DiskLease)(nil),             // 8: staddle.resource.v1.DiskLease
+	(*timestamppb.Timestamp)(nil), // 9: google.protobuf.Timestamp
 }
 var file_staddle_resource_v1_resource_proto_depIdxs = []int32{
 	2, // 0: staddle.resource.v1.Resource.meta:type_name -> staddle.resource.v1.Metadata
-	4, // 1: staddle.resource.v1.Resource.node:type_name -> staddle.resource.v1.Node
-	5, // 2: staddle.resource.v1.Resource.sandbox:type_name -> staddle.resource.v1.Sandbox
-	6, // 3: staddle.resource.v1.Resource.disk:type_name -> staddle.resource.v1.Disk
-	7, // 4: staddle.resource.v1.Resource.disk_lease:type_name -> staddle.resource.v1.DiskLease
+	5, // 1: staddle.resource.v1.Resource.node:type_name -> staddle.resource.v1.Node
+	6, // 2: staddle.resource.v1.Resource.sandbox:type_name -> staddle.resource.v1.Sandbox
+	7, // 3: staddle.resource.v1.Resource.disk:type_name -> staddle.resource.v1.Disk
+	8, // 4: staddle.resource.v1.Resource.disk_lease:type_name -> staddle.resource.v1.DiskLease
 	0, // 5: staddle.resource.v1.Metadata.kind:type_name -> staddle.resource.v1.Kind
-	3, // 6: staddle.resource.v1.Metadata.labels:type_name -> staddle.resource.v1.Metadata.LabelsEntry
-	8, // 7: staddle.resource.v1.Metadata.created_at:type_name -> google.protobuf.Timestamp
-	8, // 8: staddle.resource.v1.Metadata.deleting_at:type_name -> google.protobuf.Timestamp
+	4, // 6: staddle.resource.v1.Metadata.labels:type_name -> staddle.resource.v1.Metadata.LabelsEntry
+	9, // 7: staddle.resource.v1.Metadata.created_at:type_name -> google.protobuf.Timestamp
+	9, // 8: staddle.resource.v1.Metadata.deleting_at:type_name -> google.protobuf.Timestamp
 	9, // [9:9] is the sub-list for method output_type
 	9, // [9:9] is the sub-list for method input_type
 	9, // [9:9] is the sub-list for extension type_name
@@ -443,7 +505,7 @@ func file_staddle_resource_v1_resource_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_staddle_resource_v1_resource_proto_rawDesc), len(file_staddle_resource_v1_resource_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   3,
+			NumMessages:   4,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

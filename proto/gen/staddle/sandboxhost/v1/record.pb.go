@@ -105,7 +105,9 @@ type Wish struct {
 	// The spec.
 	Spec *v1.SandboxSpec `protobuf:"bytes,5,opt,name=spec,proto3" json:"spec,omitempty"`
 	// When it was accepted first, by the node's wall clock.
-	AcceptedAt    *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=accepted_at,json=acceptedAt,proto3" json:"accepted_at,omitempty"`
+	AcceptedAt *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=accepted_at,json=acceptedAt,proto3" json:"accepted_at,omitempty"`
+	// A point in the cluster's history at which its record was there.
+	Position      *v1.Position `protobuf:"bytes,7,opt,name=position,proto3" json:"position,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -178,6 +180,13 @@ func (x *Wish) GetSpec() *v1.SandboxSpec {
 func (x *Wish) GetAcceptedAt() *timestamppb.Timestamp {
 	if x != nil {
 		return x.AcceptedAt
+	}
+	return nil
+}
+
+func (x *Wish) GetPosition() *v1.Position {
+	if x != nil {
+		return x.Position
 	}
 	return nil
 }
@@ -462,7 +471,7 @@ var File_staddle_sandboxhost_v1_record_proto protoreflect.FileDescriptor
 
 const file_staddle_sandboxhost_v1_record_proto_rawDesc = "" +
 	"\n" +
-	"#staddle/sandboxhost/v1/record.proto\x12\x16staddle.sandboxhost.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a!staddle/resource/v1/sandbox.proto\"\xd9\x01\n" +
+	"#staddle/sandboxhost/v1/record.proto\x12\x16staddle.sandboxhost.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\"staddle/resource/v1/resource.proto\x1a!staddle/resource/v1/sandbox.proto\"\x94\x02\n" +
 	"\x04Wish\x12\x10\n" +
 	"\x03uid\x18\x01 \x01(\tR\x03uid\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
@@ -472,7 +481,8 @@ const file_staddle_sandboxhost_v1_record_proto_rawDesc = "" +
 	"generation\x124\n" +
 	"\x04spec\x18\x05 \x01(\v2 .staddle.resource.v1.SandboxSpecR\x04spec\x12;\n" +
 	"\vaccepted_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"acceptedAt\"\xbb\x04\n" +
+	"acceptedAt\x129\n" +
+	"\bposition\x18\a \x01(\v2\x1d.staddle.resource.v1.PositionR\bposition\"\xbb\x04\n" +
 	"\rSandboxRecord\x120\n" +
 	"\x04wish\x18\x01 \x01(\v2\x1c.staddle.sandboxhost.v1.WishR\x04wish\x12\x1a\n" +
 	"\bremoving\x18\x02 \x01(\bR\bremoving\x12:\n" +
@@ -528,25 +538,27 @@ var file_staddle_sandboxhost_v1_record_proto_goTypes = []any{
 	(*ContainerNote)(nil),         // 4: staddle.sandboxhost.v1.ContainerNote
 	(*v1.SandboxSpec)(nil),        // 5: staddle.resource.v1.SandboxSpec
 	(*timestamppb.Timestamp)(nil), // 6: google.protobuf.Timestamp
-	(*v1.SandboxStatus)(nil),      // 7: staddle.resource.v1.SandboxStatus
-	(*durationpb.Duration)(nil),   // 8: google.protobuf.Duration
+	(*v1.Position)(nil),           // 7: staddle.resource.v1.Position
+	(*v1.SandboxStatus)(nil),      // 8: staddle.resource.v1.SandboxStatus
+	(*durationpb.Duration)(nil),   // 9: google.protobuf.Duration
 }
 var file_staddle_sandboxhost_v1_record_proto_depIdxs = []int32{
 	5,  // 0: staddle.sandboxhost.v1.Wish.spec:type_name -> staddle.resource.v1.SandboxSpec
 	6,  // 1: staddle.sandboxhost.v1.Wish.accepted_at:type_name -> google.protobuf.Timestamp
-	1,  // 2: staddle.sandboxhost.v1.SandboxRecord.wish:type_name -> staddle.sandboxhost.v1.Wish
-	7,  // 3: staddle.sandboxhost.v1.SandboxRecord.status:type_name -> staddle.resource.v1.SandboxStatus
-	8,  // 4: staddle.sandboxhost.v1.SandboxRecord.next_at_boottime:type_name -> google.protobuf.Duration
-	8,  // 5: staddle.sandboxhost.v1.SandboxRecord.stop_sent_boottime:type_name -> google.protobuf.Duration
-	0,  // 6: staddle.sandboxhost.v1.SandboxRecord.end:type_name -> staddle.sandboxhost.v1.AttemptEnd
-	8,  // 7: staddle.sandboxhost.v1.SandboxRecord.running_since_boottime:type_name -> google.protobuf.Duration
-	6,  // 8: staddle.sandboxhost.v1.Tombstone.removed_at:type_name -> google.protobuf.Timestamp
-	1,  // 9: staddle.sandboxhost.v1.ContainerNote.wish:type_name -> staddle.sandboxhost.v1.Wish
-	10, // [10:10] is the sub-list for method output_type
-	10, // [10:10] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	7,  // 2: staddle.sandboxhost.v1.Wish.position:type_name -> staddle.resource.v1.Position
+	1,  // 3: staddle.sandboxhost.v1.SandboxRecord.wish:type_name -> staddle.sandboxhost.v1.Wish
+	8,  // 4: staddle.sandboxhost.v1.SandboxRecord.status:type_name -> staddle.resource.v1.SandboxStatus
+	9,  // 5: staddle.sandboxhost.v1.SandboxRecord.next_at_boottime:type_name -> google.protobuf.Duration
+	9,  // 6: staddle.sandboxhost.v1.SandboxRecord.stop_sent_boottime:type_name -> google.protobuf.Duration
+	0,  // 7: staddle.sandboxhost.v1.SandboxRecord.end:type_name -> staddle.sandboxhost.v1.AttemptEnd
+	9,  // 8: staddle.sandboxhost.v1.SandboxRecord.running_since_boottime:type_name -> google.protobuf.Duration
+	6,  // 9: staddle.sandboxhost.v1.Tombstone.removed_at:type_name -> google.protobuf.Timestamp
+	1,  // 10: staddle.sandboxhost.v1.ContainerNote.wish:type_name -> staddle.sandboxhost.v1.Wish
+	11, // [11:11] is the sub-list for method output_type
+	11, // [11:11] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_staddle_sandboxhost_v1_record_proto_init() }

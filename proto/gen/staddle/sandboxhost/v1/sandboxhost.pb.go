@@ -99,7 +99,9 @@ type SandboxState struct {
 	// True once its removal was accepted.
 	Removing bool `protobuf:"varint,7,opt,name=removing,proto3" json:"removing,omitempty"`
 	// When the wish was accepted first, by the node's wall clock.
-	AcceptedAt    *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=accepted_at,json=acceptedAt,proto3" json:"accepted_at,omitempty"`
+	AcceptedAt *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=accepted_at,json=acceptedAt,proto3" json:"accepted_at,omitempty"`
+	// The position that came with the wish. Unset if none did.
+	Position      *v1.Position `protobuf:"bytes,9,opt,name=position,proto3" json:"position,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -190,6 +192,13 @@ func (x *SandboxState) GetAcceptedAt() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *SandboxState) GetPosition() *v1.Position {
+	if x != nil {
+		return x.Position
+	}
+	return nil
+}
+
 // EnsureSandboxRequest is a wish.
 type EnsureSandboxRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -199,10 +208,16 @@ type EnsureSandboxRequest struct {
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	// Generation of the spec, from 1.
 	Generation uint64 `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"`
-	// Who may change or remove it: "cluster" (only by sandbox-agent) or "local".
+	// Who may change or remove it: "cluster" (only by sandbox-agent, until the cluster
+	// has lost it) or "local".
 	Manager string `protobuf:"bytes,4,opt,name=manager,proto3" json:"manager,omitempty"`
 	// The spec.
-	Spec          *v1.SandboxSpec `protobuf:"bytes,5,opt,name=spec,proto3" json:"spec,omitempty"`
+	Spec *v1.SandboxSpec `protobuf:"bytes,5,opt,name=spec,proto3" json:"spec,omitempty"`
+	// A point in the cluster's history at which the record was there. It is kept
+	// with the wish, so that only a history that contains it can end the wish
+	// by not naming it. Unset in a wish of manager local, and while unknown; an unset one
+	// leaves what is kept.
+	Position      *v1.Position `protobuf:"bytes,6,opt,name=position,proto3" json:"position,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -272,6 +287,13 @@ func (x *EnsureSandboxRequest) GetSpec() *v1.SandboxSpec {
 	return nil
 }
 
+func (x *EnsureSandboxRequest) GetPosition() *v1.Position {
+	if x != nil {
+		return x.Position
+	}
+	return nil
+}
+
 // EnsureSandboxResponse says that the wish is kept.
 type EnsureSandboxResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -324,7 +346,10 @@ type RemoveSandboxRequest struct {
 	// Uid of the sandbox.
 	Uid string `protobuf:"bytes,1,opt,name=uid,proto3" json:"uid,omitempty"`
 	// The manager that the wish was made under.
-	Manager       string `protobuf:"bytes,2,opt,name=manager,proto3" json:"manager,omitempty"`
+	Manager string `protobuf:"bytes,2,opt,name=manager,proto3" json:"manager,omitempty"`
+	// The caller, an operator, says that the cluster has lost the record of this
+	// sandbox of manager cluster and will not end it. The word is taken.
+	Lost          bool `protobuf:"varint,3,opt,name=lost,proto3" json:"lost,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -373,6 +398,13 @@ func (x *RemoveSandboxRequest) GetManager() string {
 	return ""
 }
 
+func (x *RemoveSandboxRequest) GetLost() bool {
+	if x != nil {
+		return x.Lost
+	}
+	return false
+}
+
 // RemoveSandboxResponse says that the removal is kept.
 type RemoveSandboxResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -416,7 +448,9 @@ type ForgetSandboxRequest struct {
 	// Uid of the sandbox.
 	Uid string `protobuf:"bytes,1,opt,name=uid,proto3" json:"uid,omitempty"`
 	// The manager that the wish was made under.
-	Manager       string `protobuf:"bytes,2,opt,name=manager,proto3" json:"manager,omitempty"`
+	Manager string `protobuf:"bytes,2,opt,name=manager,proto3" json:"manager,omitempty"`
+	// As in RemoveSandboxRequest.
+	Lost          bool `protobuf:"varint,3,opt,name=lost,proto3" json:"lost,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -463,6 +497,13 @@ func (x *ForgetSandboxRequest) GetManager() string {
 		return x.Manager
 	}
 	return ""
+}
+
+func (x *ForgetSandboxRequest) GetLost() bool {
+	if x != nil {
+		return x.Lost
+	}
+	return false
 }
 
 // ForgetSandboxResponse says that it is forgotten.
@@ -1060,7 +1101,7 @@ var File_staddle_sandboxhost_v1_sandboxhost_proto protoreflect.FileDescriptor
 
 const file_staddle_sandboxhost_v1_sandboxhost_proto_rawDesc = "" +
 	"\n" +
-	"(staddle/sandboxhost/v1/sandboxhost.proto\x12\x16staddle.sandboxhost.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a staddle/options/v1/options.proto\x1a!staddle/resource/v1/sandbox.proto\"\xb9\x02\n" +
+	"(staddle/sandboxhost/v1/sandboxhost.proto\x12\x16staddle.sandboxhost.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a staddle/options/v1/options.proto\x1a\"staddle/resource/v1/resource.proto\x1a!staddle/resource/v1/sandbox.proto\"\xf4\x02\n" +
 	"\fSandboxState\x12\x10\n" +
 	"\x03uid\x18\x01 \x01(\tR\x03uid\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
@@ -1072,7 +1113,8 @@ const file_staddle_sandboxhost_v1_sandboxhost_proto_rawDesc = "" +
 	"\x06status\x18\x06 \x01(\v2\".staddle.resource.v1.SandboxStatusR\x06status\x12\x1a\n" +
 	"\bremoving\x18\a \x01(\bR\bremoving\x12;\n" +
 	"\vaccepted_at\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"acceptedAt\"\xa1\x02\n" +
+	"acceptedAt\x129\n" +
+	"\bposition\x18\t \x01(\v2\x1d.staddle.resource.v1.PositionR\bposition\"\xdc\x02\n" +
 	"\x14EnsureSandboxRequest\x121\n" +
 	"\x03uid\x18\x01 \x01(\tB\x1f\xbaH\x1cr\x1a2\x18^[0-9A-HJKMNP-TV-Z]{26}$R\x03uid\x12>\n" +
 	"\x04name\x18\x02 \x01(\tB*\xbaH'r%\x10\x01\x18?2\x1f^[a-z0-9]([-a-z0-9]*[a-z0-9])?$R\x04name\x12'\n" +
@@ -1080,16 +1122,19 @@ const file_staddle_sandboxhost_v1_sandboxhost_proto_rawDesc = "" +
 	"generation\x18\x03 \x01(\x04B\a\xbaH\x042\x02(\x01R\n" +
 	"generation\x12/\n" +
 	"\amanager\x18\x04 \x01(\tB\x15\xbaH\x12r\x10R\aclusterR\x05localR\amanager\x12<\n" +
-	"\x04spec\x18\x05 \x01(\v2 .staddle.resource.v1.SandboxSpecB\x06\xbaH\x03\xc8\x01\x01R\x04spec\"W\n" +
+	"\x04spec\x18\x05 \x01(\v2 .staddle.resource.v1.SandboxSpecB\x06\xbaH\x03\xc8\x01\x01R\x04spec\x129\n" +
+	"\bposition\x18\x06 \x01(\v2\x1d.staddle.resource.v1.PositionR\bposition\"W\n" +
 	"\x15EnsureSandboxResponse\x12>\n" +
-	"\asandbox\x18\x01 \x01(\v2$.staddle.sandboxhost.v1.SandboxStateR\asandbox\"z\n" +
+	"\asandbox\x18\x01 \x01(\v2$.staddle.sandboxhost.v1.SandboxStateR\asandbox\"\x8e\x01\n" +
 	"\x14RemoveSandboxRequest\x121\n" +
 	"\x03uid\x18\x01 \x01(\tB\x1f\xbaH\x1cr\x1a2\x18^[0-9A-HJKMNP-TV-Z]{26}$R\x03uid\x12/\n" +
-	"\amanager\x18\x02 \x01(\tB\x15\xbaH\x12r\x10R\aclusterR\x05localR\amanager\"\x17\n" +
-	"\x15RemoveSandboxResponse\"z\n" +
+	"\amanager\x18\x02 \x01(\tB\x15\xbaH\x12r\x10R\aclusterR\x05localR\amanager\x12\x12\n" +
+	"\x04lost\x18\x03 \x01(\bR\x04lost\"\x17\n" +
+	"\x15RemoveSandboxResponse\"\x8e\x01\n" +
 	"\x14ForgetSandboxRequest\x121\n" +
 	"\x03uid\x18\x01 \x01(\tB\x1f\xbaH\x1cr\x1a2\x18^[0-9A-HJKMNP-TV-Z]{26}$R\x03uid\x12/\n" +
-	"\amanager\x18\x02 \x01(\tB\x15\xbaH\x12r\x10R\aclusterR\x05localR\amanager\"\x17\n" +
+	"\amanager\x18\x02 \x01(\tB\x15\xbaH\x12r\x10R\aclusterR\x05localR\amanager\x12\x12\n" +
+	"\x04lost\x18\x03 \x01(\bR\x04lost\"\x17\n" +
 	"\x15ForgetSandboxResponse\"F\n" +
 	"\x11GetSandboxRequest\x121\n" +
 	"\x03uid\x18\x01 \x01(\tB\x1f\xbaH\x1cr\x1a2\x18^[0-9A-HJKMNP-TV-Z]{26}$R\x03uid\"T\n" +
@@ -1182,39 +1227,42 @@ var file_staddle_sandboxhost_v1_sandboxhost_proto_goTypes = []any{
 	(*v1.SandboxSpec)(nil),         // 16: staddle.resource.v1.SandboxSpec
 	(*v1.SandboxStatus)(nil),       // 17: staddle.resource.v1.SandboxStatus
 	(*timestamppb.Timestamp)(nil),  // 18: google.protobuf.Timestamp
+	(*v1.Position)(nil),            // 19: staddle.resource.v1.Position
 }
 var file_staddle_sandboxhost_v1_sandboxhost_proto_depIdxs = []int32{
 	16, // 0: staddle.sandboxhost.v1.SandboxState.spec:type_name -> staddle.resource.v1.SandboxSpec
 	17, // 1: staddle.sandboxhost.v1.SandboxState.status:type_name -> staddle.resource.v1.SandboxStatus
 	18, // 2: staddle.sandboxhost.v1.SandboxState.accepted_at:type_name -> google.protobuf.Timestamp
-	16, // 3: staddle.sandboxhost.v1.EnsureSandboxRequest.spec:type_name -> staddle.resource.v1.SandboxSpec
-	1,  // 4: staddle.sandboxhost.v1.EnsureSandboxResponse.sandbox:type_name -> staddle.sandboxhost.v1.SandboxState
-	1,  // 5: staddle.sandboxhost.v1.GetSandboxResponse.sandbox:type_name -> staddle.sandboxhost.v1.SandboxState
-	1,  // 6: staddle.sandboxhost.v1.ListSandboxesResponse.sandboxes:type_name -> staddle.sandboxhost.v1.SandboxState
-	1,  // 7: staddle.sandboxhost.v1.WatchSandboxesResponse.changed:type_name -> staddle.sandboxhost.v1.SandboxState
-	1,  // 8: staddle.sandboxhost.v1.WatchSandboxesResponse.forgotten:type_name -> staddle.sandboxhost.v1.SandboxState
-	0,  // 9: staddle.sandboxhost.v1.ReadLogsRequest.stream:type_name -> staddle.sandboxhost.v1.LogStream
-	0,  // 10: staddle.sandboxhost.v1.ReadLogsResponse.stream:type_name -> staddle.sandboxhost.v1.LogStream
-	18, // 11: staddle.sandboxhost.v1.ReadLogsResponse.read_at:type_name -> google.protobuf.Timestamp
-	2,  // 12: staddle.sandboxhost.v1.SandboxHostService.EnsureSandbox:input_type -> staddle.sandboxhost.v1.EnsureSandboxRequest
-	4,  // 13: staddle.sandboxhost.v1.SandboxHostService.RemoveSandbox:input_type -> staddle.sandboxhost.v1.RemoveSandboxRequest
-	6,  // 14: staddle.sandboxhost.v1.SandboxHostService.ForgetSandbox:input_type -> staddle.sandboxhost.v1.ForgetSandboxRequest
-	8,  // 15: staddle.sandboxhost.v1.SandboxHostService.GetSandbox:input_type -> staddle.sandboxhost.v1.GetSandboxRequest
-	10, // 16: staddle.sandboxhost.v1.SandboxHostService.ListSandboxes:input_type -> staddle.sandboxhost.v1.ListSandboxesRequest
-	12, // 17: staddle.sandboxhost.v1.SandboxHostService.WatchSandboxes:input_type -> staddle.sandboxhost.v1.WatchSandboxesRequest
-	14, // 18: staddle.sandboxhost.v1.SandboxHostService.ReadLogs:input_type -> staddle.sandboxhost.v1.ReadLogsRequest
-	3,  // 19: staddle.sandboxhost.v1.SandboxHostService.EnsureSandbox:output_type -> staddle.sandboxhost.v1.EnsureSandboxResponse
-	5,  // 20: staddle.sandboxhost.v1.SandboxHostService.RemoveSandbox:output_type -> staddle.sandboxhost.v1.RemoveSandboxResponse
-	7,  // 21: staddle.sandboxhost.v1.SandboxHostService.ForgetSandbox:output_type -> staddle.sandboxhost.v1.ForgetSandboxResponse
-	9,  // 22: staddle.sandboxhost.v1.SandboxHostService.GetSandbox:output_type -> staddle.sandboxhost.v1.GetSandboxResponse
-	11, // 23: staddle.sandboxhost.v1.SandboxHostService.ListSandboxes:output_type -> staddle.sandboxhost.v1.ListSandboxesResponse
-	13, // 24: staddle.sandboxhost.v1.SandboxHostService.WatchSandboxes:output_type -> staddle.sandboxhost.v1.WatchSandboxesResponse
-	15, // 25: staddle.sandboxhost.v1.SandboxHostService.ReadLogs:output_type -> staddle.sandboxhost.v1.ReadLogsResponse
-	19, // [19:26] is the sub-list for method output_type
-	12, // [12:19] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	19, // 3: staddle.sandboxhost.v1.SandboxState.position:type_name -> staddle.resource.v1.Position
+	16, // 4: staddle.sandboxhost.v1.EnsureSandboxRequest.spec:type_name -> staddle.resource.v1.SandboxSpec
+	19, // 5: staddle.sandboxhost.v1.EnsureSandboxRequest.position:type_name -> staddle.resource.v1.Position
+	1,  // 6: staddle.sandboxhost.v1.EnsureSandboxResponse.sandbox:type_name -> staddle.sandboxhost.v1.SandboxState
+	1,  // 7: staddle.sandboxhost.v1.GetSandboxResponse.sandbox:type_name -> staddle.sandboxhost.v1.SandboxState
+	1,  // 8: staddle.sandboxhost.v1.ListSandboxesResponse.sandboxes:type_name -> staddle.sandboxhost.v1.SandboxState
+	1,  // 9: staddle.sandboxhost.v1.WatchSandboxesResponse.changed:type_name -> staddle.sandboxhost.v1.SandboxState
+	1,  // 10: staddle.sandboxhost.v1.WatchSandboxesResponse.forgotten:type_name -> staddle.sandboxhost.v1.SandboxState
+	0,  // 11: staddle.sandboxhost.v1.ReadLogsRequest.stream:type_name -> staddle.sandboxhost.v1.LogStream
+	0,  // 12: staddle.sandboxhost.v1.ReadLogsResponse.stream:type_name -> staddle.sandboxhost.v1.LogStream
+	18, // 13: staddle.sandboxhost.v1.ReadLogsResponse.read_at:type_name -> google.protobuf.Timestamp
+	2,  // 14: staddle.sandboxhost.v1.SandboxHostService.EnsureSandbox:input_type -> staddle.sandboxhost.v1.EnsureSandboxRequest
+	4,  // 15: staddle.sandboxhost.v1.SandboxHostService.RemoveSandbox:input_type -> staddle.sandboxhost.v1.RemoveSandboxRequest
+	6,  // 16: staddle.sandboxhost.v1.SandboxHostService.ForgetSandbox:input_type -> staddle.sandboxhost.v1.ForgetSandboxRequest
+	8,  // 17: staddle.sandboxhost.v1.SandboxHostService.GetSandbox:input_type -> staddle.sandboxhost.v1.GetSandboxRequest
+	10, // 18: staddle.sandboxhost.v1.SandboxHostService.ListSandboxes:input_type -> staddle.sandboxhost.v1.ListSandboxesRequest
+	12, // 19: staddle.sandboxhost.v1.SandboxHostService.WatchSandboxes:input_type -> staddle.sandboxhost.v1.WatchSandboxesRequest
+	14, // 20: staddle.sandboxhost.v1.SandboxHostService.ReadLogs:input_type -> staddle.sandboxhost.v1.ReadLogsRequest
+	3,  // 21: staddle.sandboxhost.v1.SandboxHostService.EnsureSandbox:output_type -> staddle.sandboxhost.v1.EnsureSandboxResponse
+	5,  // 22: staddle.sandboxhost.v1.SandboxHostService.RemoveSandbox:output_type -> staddle.sandboxhost.v1.RemoveSandboxResponse
+	7,  // 23: staddle.sandboxhost.v1.SandboxHostService.ForgetSandbox:output_type -> staddle.sandboxhost.v1.ForgetSandboxResponse
+	9,  // 24: staddle.sandboxhost.v1.SandboxHostService.GetSandbox:output_type -> staddle.sandboxhost.v1.GetSandboxResponse
+	11, // 25: staddle.sandboxhost.v1.SandboxHostService.ListSandboxes:output_type -> staddle.sandboxhost.v1.ListSandboxesResponse
+	13, // 26: staddle.sandboxhost.v1.SandboxHostService.WatchSandboxes:output_type -> staddle.sandboxhost.v1.WatchSandboxesResponse
+	15, // 27: staddle.sandboxhost.v1.SandboxHostService.ReadLogs:output_type -> staddle.sandboxhost.v1.ReadLogsResponse
+	21, // [21:28] is the sub-list for method output_type
+	14, // [14:21] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_staddle_sandboxhost_v1_sandboxhost_proto_init() }

@@ -202,7 +202,7 @@ func TestMachine_OlderMirrorRemovesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	copyTree(t, copied, store)
-	supervisor = b.Start()
+	b.Start()
 	b.WaitReady()
 	if out := b.OK("get", "sandbox", "-o", "name"); strings.TrimSpace(out) != old.GetUid() {
 		t.Fatalf("the store was put back, and shows:\n%s", out)

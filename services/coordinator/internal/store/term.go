@@ -14,7 +14,7 @@ import (
 // history any more, so its record can only be deleted by name.
 const maxTerms = 4096
 
-// ReasonOtherHistory, of Conflict, means that a position is not in this history.
+// ReasonOtherHistory is that of Conflict when a position is not in this history.
 const ReasonOtherHistory = "OTHER_HISTORY"
 
 // BeginTerm writes into the history that a coordinator begins to read it here,

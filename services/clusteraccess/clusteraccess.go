@@ -71,7 +71,7 @@ func build(_ context.Context, p *process.Process) ([]run.Member, error) {
 		Mirror: copied, Coordinator: coordinator, Reporter: reporter, Authority: until,
 	}))
 	p.Status.SetHealth(healthLink, false)
-	follower := link.NewFollower(link.Config{Address: cfg.Address}, link.Deps{Conn: conn, Mirror: copied, Log: p.Log})
+	follower := link.NewFollower(link.Config{Address: cfg.Address, Instance: instance(bootID)}, link.Deps{Conn: conn, Mirror: copied, Log: p.Log})
 	return []run.Member{
 		connection(conn),
 		{Name: "mirror", Run: copied.Run},

@@ -53,7 +53,7 @@ func disk(name string) *resourcev1.Resource {
 // join opens a session for a node and makes it ready for work.
 func join(t *testing.T, c client, name string) *coordinatorv1.RenewSessionResponse {
 	t.Helper()
-	resp, err := c.RenewSession(t.Context(), &coordinatorv1.RenewSessionRequest{Ttl: durationpb.New(5 * time.Second), Instance: "machine-" + name})
+	resp, err := c.RenewSession(t.Context(), &coordinatorv1.RenewSessionRequest{Ttl: durationpb.New(5 * time.Second), Instance: c.machine})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +70,7 @@ func join(t *testing.T, c client, name string) *coordinatorv1.RenewSessionRespon
 
 func report(t *testing.T, c client, r *resourcev1.Resource) {
 	t.Helper()
-	if _, err := c.UpdateResourceStatus(t.Context(), &coordinatorv1.UpdateResourceStatusRequest{Resource: r}); err != nil {
+	if _, err := c.UpdateResourceStatus(t.Context(), &coordinatorv1.UpdateResourceStatusRequest{Instance: c.machine, Resource: r}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -131,7 +131,7 @@ func TestCoordinator_LifeOfASandbox(t *testing.T) {
 	}
 	report(t, n1, sandboxStatus(made, 2, true))
 	gone(t, admin, kindSandbox, "web")
-	_, err := n1.UpdateResourceStatus(t.Context(), &coordinatorv1.UpdateResourceStatusRequest{Resource: sandboxStatus(made, 3, true)})
+	_, err := n1.UpdateResourceStatus(t.Context(), &coordinatorv1.UpdateResourceStatusRequest{Instance: n1.machine, Resource: sandboxStatus(made, 3, true)})
 	if !errors.Is(err, fault.NotFound) {
 		t.Errorf("status of a gone record: got %v, want NotFound", err)
 	}
@@ -151,7 +151,7 @@ func TestCoordinator_StatusOnlyGrows(t *testing.T) {
 	if after := admin.get(t, kindSandbox, "web"); !proto.Equal(before, after) {
 		t.Errorf("an equal seq changed %v to %v", before, after)
 	}
-	_, err := n1.UpdateResourceStatus(t.Context(), &coordinatorv1.UpdateResourceStatusRequest{Resource: sandboxStatus(made, 4, false)})
+	_, err := n1.UpdateResourceStatus(t.Context(), &coordinatorv1.UpdateResourceStatusRequest{Instance: n1.machine, Resource: sandboxStatus(made, 4, false)})
 	if !errors.Is(err, fault.Conflict) || fault.Reason(err) != "STALE_STATUS" {
 		t.Errorf("a lower seq: got %v, want Conflict with reason STALE_STATUS", err)
 	}
@@ -340,7 +340,7 @@ func TestCoordinator_NodesSeeOnlyTheirOwn(t *testing.T) {
 	if err := n2.exists(t, kindSandbox, "web"); !errors.Is(err, fault.Denied) {
 		t.Errorf("get by another node: got %v, want Denied", err)
 	}
-	if _, err := n2.UpdateResourceStatus(t.Context(), &coordinatorv1.UpdateResourceStatusRequest{Resource: sandboxStatus(web, 1, false)}); !errors.Is(err, fault.Denied) {
+	if _, err := n2.UpdateResourceStatus(t.Context(), &coordinatorv1.UpdateResourceStatusRequest{Instance: n2.machine, Resource: sandboxStatus(web, 1, false)}); !errors.Is(err, fault.Denied) {
 		t.Errorf("status by another node: got %v, want Denied", err)
 	}
 	if _, err := n1.DeleteResource(t.Context(), &coordinatorv1.DeleteResourceRequest{Kind: kindSandbox, Name: "web"}); !errors.Is(err, fault.Denied) {

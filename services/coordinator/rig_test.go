@@ -198,7 +198,8 @@ func (r *rig) tls(file string) *tls.Config {
 type client struct {
 	coordinatorv1.ResourceServiceClient
 	coordinatorv1.SessionServiceClient
-	conn *grpc.ClientConn
+	conn    *grpc.ClientConn
+	machine string // from which it says that it calls
 }
 
 func (r *rig) dial(cfg *tls.Config) client {
@@ -212,12 +213,18 @@ func (r *rig) dial(cfg *tls.Config) client {
 			r.t.Error(err)
 		}
 	})
-	return client{coordinatorv1.NewResourceServiceClient(conn), coordinatorv1.NewSessionServiceClient(conn), conn}
+	return client{coordinatorv1.NewResourceServiceClient(conn), coordinatorv1.NewSessionServiceClient(conn), conn, ""}
 }
 
 func (r *rig) operator() client { return r.dial(r.tls("operator")) }
-func (r *rig) node1() client    { return r.dial(r.tls("node")) }
-func (r *rig) node2() client    { return r.dial(r.tls("nodes/n2/node")) }
+func (r *rig) node1() client    { return r.dial(r.tls("node")).on("machine-n1") }
+func (r *rig) node2() client    { return r.dial(r.tls("nodes/n2/node")).on("machine-n2") }
+
+// on is the client as it calls from a machine.
+func (c client) on(machine string) client {
+	c.machine = machine
+	return c
+}
 
 // eventually waits until ok, and prints the last value if it never is.
 func eventually[T any](t *testing.T, what string, ask func() T, ok func(T) bool) T {

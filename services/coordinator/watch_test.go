@@ -26,6 +26,7 @@ func (c client) watch(t *testing.T, req *coordinatorv1.WatchResourcesRequest) *w
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	t.Cleanup(cancel)
+	req.Instance = c.machine
 	stream, err := c.WatchResources(ctx, req)
 	if err != nil {
 		t.Fatal(err)
@@ -53,6 +54,21 @@ func (w *watch) next() (text string, revision uint64) {
 	}
 	w.t.Fatalf("got %v, want an event", msg)
 	return "", 0
+}
+
+// refused waits for the end of the watch, for that reason.
+func (w *watch) refused(reason string) {
+	w.t.Helper()
+	for {
+		msg, err := w.stream.Recv()
+		if err == nil && msg.GetChanged().GetSandbox() == nil {
+			continue // its own node may still be shown
+		}
+		if fault.Reason(err) != reason {
+			w.t.Fatalf("got %v and %v, want an end with reason %s", msg, err, reason)
+		}
+		return
+	}
 }
 
 func (w *watch) expect(want string) uint64 {
@@ -200,6 +216,30 @@ func TestSession_BelongsToOneMachine(t *testing.T) {
 	if err != nil || second.GetSessionId() == first.GetSessionId() || second.GetNodeUid() != first.GetNodeUid() {
 		t.Errorf("after leaving: got %v and %v, want another session of the same node", second, err)
 	}
+}
+
+// A copy of a node's identity gets no records and writes none while the node has
+// its session, also if it was there first.
+func TestSession_ACopyOfTheNodeSeesNothing(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	admin, n1 := r.operator(), r.node1()
+	impostor := n1.on("another-machine")
+	early := impostor.watch(t, &coordinatorv1.WatchResourcesRequest{})
+	early.expect("synced")
+	join(t, n1, "n1")
+	early.refused("DUPLICATE_NODE")
+	impostor.watch(t, &coordinatorv1.WatchResourcesRequest{}).refused("DUPLICATE_NODE")
+	web := admin.create(t, sandbox("web"))
+	placed(t, admin, "web")
+	_, err := impostor.UpdateResourceStatus(t.Context(), &coordinatorv1.UpdateResourceStatusRequest{
+		Instance: impostor.machine, Resource: sandboxStatus(web, 1, false),
+	})
+	if fault.Reason(err) != "DUPLICATE_NODE" {
+		t.Errorf("status from a copy: got %v, want reason DUPLICATE_NODE", err)
+	}
+	report(t, n1, sandboxStatus(web, 1, false))
+	n1.watch(t, &coordinatorv1.WatchResourcesRequest{Kinds: []resourcev1.Kind{kindSandbox}}).expect("changed web")
 }
 
 // ETC-2, from the coordinator's side: only the end of the lease is loss.

@@ -67,7 +67,7 @@ func (c *Coordinator) Resource(
 func (c *Coordinator) UpdateStatus(ctx context.Context, record *resourcev1.Resource) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	_, err := c.resources.UpdateResourceStatus(ctx, &coordinatorv1.UpdateResourceStatusRequest{Resource: record})
+	_, err := c.resources.UpdateResourceStatus(ctx, &coordinatorv1.UpdateResourceStatusRequest{Resource: record, Instance: c.self.Instance})
 	return err
 }
 

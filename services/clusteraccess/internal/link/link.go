@@ -80,6 +80,8 @@ func Dial(address string, files Files, log *slog.Logger) (*grpc.ClientConn, erro
 type Config struct {
 	// Address of the coordinator.
 	Address string
+	// Instance names this machine and boot.
+	Instance string
 }
 
 // Deps is what a follower needs.
@@ -102,7 +104,7 @@ type Follower struct {
 
 // NewFollower returns a follower that does nothing until Run.
 func NewFollower(cfg Config, deps Deps) *Follower {
-	return &Follower{cfg: cfg, log: deps.Log, mirror: deps.Mirror, watch: newWatch(deps.Conn, deps.Mirror)}
+	return &Follower{cfg: cfg, log: deps.Log, mirror: deps.Mirror, watch: newWatch(deps.Conn, deps.Mirror, cfg.Instance)}
 }
 
 // Run follows the coordinator until ctx ends. It is ready at once: whether the

@@ -32,11 +32,12 @@ const (
 type watch struct {
 	client coordinatorv1.ResourceServiceClient
 	mirror target
-	anew   bool // the next one does not resume
+	from   string // this machine and boot
+	anew   bool   // the next one does not resume
 }
 
-func newWatch(conn grpc.ClientConnInterface, m target) *watch {
-	return &watch{client: coordinatorv1.NewResourceServiceClient(conn), mirror: m}
+func newWatch(conn grpc.ClientConnInterface, m target, from string) *watch {
+	return &watch{client: coordinatorv1.NewResourceServiceClient(conn), mirror: m, from: from}
 }
 
 // run follows one stream to its end and returns why it ended, never nil. live is
@@ -50,7 +51,7 @@ func (w *watch) run(ctx context.Context, live func()) error {
 	}
 	w.anew = false
 	stream, err := w.client.WatchResources(ctx, &coordinatorv1.WatchResourcesRequest{
-		ResumeAfterRevision: at.Revision, ResumeTerm: at.Term,
+		ResumeAfterRevision: at.Revision, ResumeTerm: at.Term, Instance: w.from,
 	})
 	if err != nil {
 		return w.ended(ctx, err)

@@ -60,6 +60,17 @@ func (s *Resources) caller(ctx context.Context) (rights.Caller, error) {
 	return c, err
 }
 
+// oneMachine refuses a node while another machine has its session: a copy of its
+// identity must not get the node's records, and so not run its sandboxes twice.
+func (s *Resources) oneMachine(c rights.Caller, instance string) error {
+	open := s.deps.Mirror.Session(c.Node())
+	if c.Node() == "" || open.ID == 0 || open.Instance == instance {
+		return nil
+	}
+	return fault.WithReason(fault.New(fault.Denied,
+		"serve node %s: another machine, or an earlier boot, has its session for up to %s more", c.Node(), open.TTL()), "DUPLICATE_NODE")
+}
+
 // GetResource reads one record from the store.
 func (s *Resources) GetResource(ctx context.Context, req *coordinatorv1.GetResourceRequest) (*coordinatorv1.GetResourceResponse, error) {
 	c, err := s.caller(ctx)

@@ -19,6 +19,9 @@ func (s *Resources) UpdateResourceStatus(ctx context.Context, req *coordinatorv1
 	if err != nil {
 		return nil, err
 	}
+	if err := s.oneMachine(c, req.GetInstance()); err != nil {
+		return nil, err
+	}
 	said := req.GetResource()
 	if err := checkStatus(said); err != nil {
 		return nil, err

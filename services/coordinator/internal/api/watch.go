@@ -22,6 +22,7 @@ type stream = grpc.ServerStreamingServer[coordinatorv1.WatchResourcesResponse]
 // watcher is one watch: what it may see, and where it sends.
 type watcher struct {
 	caller rights.Caller
+	from   string // the machine and boot of a node
 	kinds  map[record.Kind]bool
 	want   selector
 	out    stream
@@ -34,7 +35,10 @@ func (s *Resources) WatchResources(req *coordinatorv1.WatchResourcesRequest, out
 	if err != nil {
 		return err
 	}
-	w := &watcher{caller: c, kinds: map[record.Kind]bool{}, out: out}
+	if err := s.oneMachine(c, req.GetInstance()); err != nil {
+		return err
+	}
+	w := &watcher{caller: c, from: req.GetInstance(), kinds: map[record.Kind]bool{}, out: out}
 	if w.want, err = parseSelector(req.GetLabelSelector()); err != nil {
 		return err
 	}
@@ -128,6 +132,9 @@ func (s *Resources) follow(reader *mirror.Reader, w *watcher) error {
 			if ended(err) {
 				return context.Cause(w.out.Context())
 			}
+			return err
+		}
+		if err := s.oneMachine(w.caller, w.from); err != nil { // a session begins with a change of the node's record
 			return err
 		}
 		for _, e := range events {

@@ -276,6 +276,14 @@ func (m *Mirror) Get(key record.Key) (*record.Resource, bool) {
 	return r, ok
 }
 
+// Session returns the open session of a node as far as the mirror knows, zero if
+// there is none.
+func (m *Mirror) Session(node string) store.Session {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.sessions[node]
+}
+
 // Removed reports whether a node was removed and not admitted again.
 func (m *Mirror) Removed(node string) bool {
 	m.mu.RLock()

@@ -518,7 +518,9 @@ type UpdateResourceStatusRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The record: kind, uid and name, and the status with its seq. All other
 	// parts are ignored.
-	Resource      *v1.Resource `protobuf:"bytes,1,opt,name=resource,proto3" json:"resource,omitempty"`
+	Resource *v1.Resource `protobuf:"bytes,1,opt,name=resource,proto3" json:"resource,omitempty"`
+	// The calling node's machine and boot, as in RenewSessionRequest.
+	Instance      string `protobuf:"bytes,2,opt,name=instance,proto3" json:"instance,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -558,6 +560,13 @@ func (x *UpdateResourceStatusRequest) GetResource() *v1.Resource {
 		return x.Resource
 	}
 	return nil
+}
+
+func (x *UpdateResourceStatusRequest) GetInstance() string {
+	if x != nil {
+		return x.Instance
+	}
+	return ""
 }
 
 // UpdateResourceStatusResponse says that the status is kept.
@@ -738,7 +747,9 @@ type WatchResourcesRequest struct {
 	// Term that the marker of the watch before named. The watch then resumes only
 	// in a history that contains this term at that revision. Empty: in any that
 	// has reached the revision.
-	ResumeTerm    string `protobuf:"bytes,4,opt,name=resume_term,json=resumeTerm,proto3" json:"resume_term,omitempty"`
+	ResumeTerm string `protobuf:"bytes,4,opt,name=resume_term,json=resumeTerm,proto3" json:"resume_term,omitempty"`
+	// The calling node's machine and boot, as in RenewSessionRequest. Empty for an operator.
+	Instance      string `protobuf:"bytes,5,opt,name=instance,proto3" json:"instance,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -797,6 +808,13 @@ func (x *WatchResourcesRequest) GetResumeAfterRevision() uint64 {
 func (x *WatchResourcesRequest) GetResumeTerm() string {
 	if x != nil {
 		return x.ResumeTerm
+	}
+	return ""
+}
+
+func (x *WatchResourcesRequest) GetInstance() string {
+	if x != nil {
+		return x.Instance
 	}
 	return ""
 }
@@ -1007,9 +1025,10 @@ const file_staddle_coordinator_v1_resource_proto_rawDesc = "" +
 	"\x15UpdateResourceRequest\x12A\n" +
 	"\bresource\x18\x01 \x01(\v2\x1d.staddle.resource.v1.ResourceB\x06\xbaH\x03\xc8\x01\x01R\bresource\"S\n" +
 	"\x16UpdateResourceResponse\x129\n" +
-	"\bresource\x18\x01 \x01(\v2\x1d.staddle.resource.v1.ResourceR\bresource\"`\n" +
+	"\bresource\x18\x01 \x01(\v2\x1d.staddle.resource.v1.ResourceR\bresource\"\x86\x01\n" +
 	"\x1bUpdateResourceStatusRequest\x12A\n" +
-	"\bresource\x18\x01 \x01(\v2\x1d.staddle.resource.v1.ResourceB\x06\xbaH\x03\xc8\x01\x01R\bresource\":\n" +
+	"\bresource\x18\x01 \x01(\v2\x1d.staddle.resource.v1.ResourceB\x06\xbaH\x03\xc8\x01\x01R\bresource\x12$\n" +
+	"\binstance\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\binstance\":\n" +
 	"\x1cUpdateResourceStatusResponse\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x04R\brevision\"\xa8\x01\n" +
 	"\x15DeleteResourceRequest\x129\n" +
@@ -1019,13 +1038,14 @@ const file_staddle_coordinator_v1_resource_proto_rawDesc = "" +
 	"\brevision\x18\x03 \x01(\x04R\brevision\x12\x19\n" +
 	"\x03uid\x18\x04 \x01(\tB\a\xbaH\x04r\x02\x18\x1aR\x03uid\"S\n" +
 	"\x16DeleteResourceResponse\x129\n" +
-	"\bresource\x18\x01 \x01(\v2\x1d.staddle.resource.v1.ResourceR\bresource\"\xee\x01\n" +
+	"\bresource\x18\x01 \x01(\v2\x1d.staddle.resource.v1.ResourceR\bresource\"\x94\x02\n" +
 	"\x15WatchResourcesRequest\x12B\n" +
 	"\x05kinds\x18\x01 \x03(\x0e2\x19.staddle.resource.v1.KindB\x11\xbaH\x0e\x92\x01\v\x10\x10\"\a\x82\x01\x04\x10\x01 \x00R\x05kinds\x12/\n" +
 	"\x0elabel_selector\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80 R\rlabelSelector\x122\n" +
 	"\x15resume_after_revision\x18\x03 \x01(\x04R\x13resumeAfterRevision\x12,\n" +
 	"\vresume_term\x18\x04 \x01(\tB\v\xbaH\b\xd8\x01\x01r\x03\x98\x01\x1aR\n" +
-	"resumeTerm\"\xf5\x01\n" +
+	"resumeTerm\x12$\n" +
+	"\binstance\x18\x05 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\binstance\"\xf5\x01\n" +
 	"\x16WatchResourcesResponse\x129\n" +
 	"\achanged\x18\x01 \x01(\v2\x1d.staddle.resource.v1.ResourceH\x00R\achanged\x129\n" +
 	"\adeleted\x18\x02 \x01(\v2\x1d.staddle.resource.v1.ResourceH\x00R\adeleted\x12@\n" +

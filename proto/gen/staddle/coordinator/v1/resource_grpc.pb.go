@@ -72,7 +72,8 @@ type ResourceServiceClient interface {
 	// seq. Safe to repeat: an equal seq is OK and changes nothing. When a status
 	// says torn_down_at and the record is being deleted, the record goes away.
 	// Returns Invalid if there is no status, or one without seq; NotFound if the uid
-	// is gone; Denied if the record is not the calling node's; Conflict with reason STALE_STATUS for a lower seq;
+	// is gone; Denied if the record is not the calling node's, and with reason DUPLICATE_NODE
+	// while another machine has its session; Conflict with reason STALE_STATUS for a lower seq;
 	// Unavailable while the store cannot be reached.
 	UpdateResourceStatus(ctx context.Context, in *UpdateResourceStatusRequest, opts ...grpc.CallOption) (*UpdateResourceStatusResponse, error)
 	// DeleteResource marks a record as being deleted. It is gone once its owner
@@ -90,7 +91,8 @@ type ResourceServiceClient interface {
 	// Returns Conflict with reason COMPACTED when the history since that
 	// revision is not kept any more, or when the reader is too slow, and with reason
 	// OTHER_HISTORY when the history does not contain the position to resume from: begin
-	// again without a revision; Unavailable while the mirror is not filled, when another
+	// again without a revision; Denied with reason DUPLICATE_NODE while another
+	// machine has the calling node's session; Unavailable while the mirror is not filled, when another
 	// coordinator begins a term, and when the coordinator stops.
 	WatchResources(ctx context.Context, in *WatchResourcesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchResourcesResponse], error)
 }
@@ -222,7 +224,8 @@ type ResourceServiceServer interface {
 	// seq. Safe to repeat: an equal seq is OK and changes nothing. When a status
 	// says torn_down_at and the record is being deleted, the record goes away.
 	// Returns Invalid if there is no status, or one without seq; NotFound if the uid
-	// is gone; Denied if the record is not the calling node's; Conflict with reason STALE_STATUS for a lower seq;
+	// is gone; Denied if the record is not the calling node's, and with reason DUPLICATE_NODE
+	// while another machine has its session; Conflict with reason STALE_STATUS for a lower seq;
 	// Unavailable while the store cannot be reached.
 	UpdateResourceStatus(context.Context, *UpdateResourceStatusRequest) (*UpdateResourceStatusResponse, error)
 	// DeleteResource marks a record as being deleted. It is gone once its owner
@@ -240,7 +243,8 @@ type ResourceServiceServer interface {
 	// Returns Conflict with reason COMPACTED when the history since that
 	// revision is not kept any more, or when the reader is too slow, and with reason
 	// OTHER_HISTORY when the history does not contain the position to resume from: begin
-	// again without a revision; Unavailable while the mirror is not filled, when another
+	// again without a revision; Denied with reason DUPLICATE_NODE while another
+	// machine has the calling node's session; Unavailable while the mirror is not filled, when another
 	// coordinator begins a term, and when the coordinator stops.
 	WatchResources(*WatchResourcesRequest, grpc.ServerStreamingServer[WatchResourcesResponse]) error
 	mustEmbedUnimplementedResourceServiceServer()

@@ -33,8 +33,18 @@ func golden(t *testing.T, name, got string) {
 		t.Fatal(err)
 	}
 	if got != string(want) {
-		t.Errorf("%s differs; run with -update and read the difference\ngot:\n%s", path, got)
+		t.Errorf("%s differs; run with -update and read the difference; first: %s", path, firstDifference(string(want), got))
 	}
+}
+
+func firstDifference(want, got string) string {
+	wants, gots := strings.Split(want, "\n"), strings.Split(got, "\n")
+	for i := range min(len(wants), len(gots)) {
+		if wants[i] != gots[i] {
+			return fmt.Sprintf("line %d is %q, want %q", i+1, gots[i], wants[i])
+		}
+	}
+	return fmt.Sprintf("%d lines, want %d", len(gots), len(wants))
 }
 
 // TestHelp is the whole of what a person can read about the commands.

@@ -46,6 +46,9 @@ type Options struct {
 	Coordinator string
 	// Env is added to the environment of the supervisor and the command line.
 	Env []string
+	// Open are files that the supervisor finds open beside the usual three, as
+	// whoever starts it may have forgotten to close some.
+	Open []*os.File
 	// Lan makes it a machine that has a coordinator for others and nothing else: it
 	// gets a bridge that they are joined to, and its coordinator serves there.
 	Lan bool
@@ -189,7 +192,7 @@ func (b *Bed) Start() *os.Process {
 	b.must(err)
 	defer log.Close()
 	cmd := b.inside(filepath.Join(b.bin, "staddle-node"), "supervisor", "--root", b.Paths.Root)
-	cmd.Stdout, cmd.Stderr = log, log
+	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = log, log, b.opts.Open
 	b.must(cmd.Start())
 	go func() { _ = cmd.Wait() }() // reaps it; owned by the test binary
 	return cmd.Process

@@ -111,6 +111,17 @@ func (b *Bed) ListenAt(network, address string) net.Listener {
 	return l
 }
 
+// DialAt connects to an address of the bed's own network. The caller closes it.
+func (b *Bed) DialAt(network, address string) net.Conn {
+	b.t.Helper()
+	var conn net.Conn
+	b.must(inNetwork(filepath.Join("/run/netns", b.NS), func() (err error) {
+		conn, err = net.Dial(network, address)
+		return err
+	}))
+	return conn
+}
+
 // Program runs one of the installed programs to its end, at most 30 seconds.
 func (b *Bed) Program(name string, args ...string) Result {
 	b.t.Helper()

@@ -110,14 +110,14 @@ func (b *Bed) Shims() []int {
 }
 
 // KillSupervisor ends the supervisor alone by SIGKILL and waits until all that it
-// started has ended by itself; shims and workloads stay.
+// started has ended by itself; shims, workloads and command lines stay.
 func (b *Bed) KillSupervisor(supervisor *os.Process) {
 	b.t.Helper()
 	b.must(supervisor.Kill())
 	Eventually(b.t, 20*time.Second, "the children of a killed supervisor ended", func(context.Context) (bool, string) {
 		var left []string
 		for pid, name := range b.Processes() {
-			if name != "containerd-shim-runc-v2" && name != "runc" {
+			if name != "containerd-shim-runc-v2" && name != "runc" && name != "staddle" { // the last is a person's
 				left = append(left, fmt.Sprintf("%s %d", name, pid))
 			}
 		}

@@ -71,12 +71,17 @@ func build(p *process.Process, failFast bool) ([]run.Member, error) {
 	loop = supervise.New(plan, supervise.Deps{
 		Children: children, Probe: prober(p, specs), Log: p.Log, Changed: statusOf(p, plan),
 	})
+	renewal, err := upgraderOf(p, plan, children, loop)
+	if err != nil {
+		return nil, err
+	}
 	p.Server.AlwaysServe(supervisorv1.SupervisorService_ServiceDesc.ServiceName)
-	supervisorv1.RegisterSupervisorServiceServer(p.Server.GRPC(), api.New(plan, loop, shutdown(p)))
+	supervisorv1.RegisterSupervisorServiceServer(p.Server.GRPC(), api.New(plan, loop, shutdown(p), renewal))
 	return []run.Member{
 		{Name: "folders", Run: folders(p, specs)},
 		{Name: "children", Run: children.Run},
 		{Name: "components", Run: loop.Run, StopTimeout: stopTime(plan)},
+		{Name: "upgrade", Run: renewal.Run},
 	}, nil
 }
 

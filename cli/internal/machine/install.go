@@ -17,30 +17,39 @@ import (
 // firstUser begins the range of numeric users of an installation's processes.
 const firstUser = 64100
 
-// Install copies the binaries that differ, each atomically, and reports which.
-// Without a root the command becomes one that a shell finds.
-func (m *Machine) Install() (replaced []string, err error) {
+// Install copies the binaries that differ, each atomically. Without a root the
+// command becomes one that a shell finds.
+func (m *Machine) Install() error {
 	if err := os.MkdirAll(m.Bin(), 0o755); err != nil {
-		return nil, fmt.Errorf("install: %w", err)
+		return fmt.Errorf("install: %w", err)
 	}
-	for _, name := range binaries {
-		from, to := filepath.Join(m.Source, name), m.binary(name)
-		same, err := sameContent(from, to)
-		if err != nil {
-			return replaced, fmt.Errorf("install %s: %w", name, err)
+	names, err := m.Differing()
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if err := copyProgram(filepath.Join(m.Source, name), m.binary(name)); err != nil {
+			return fmt.Errorf("install %s: %w", name, err)
 		}
-		if same {
-			continue
-		}
-		if err := copyProgram(from, to); err != nil {
-			return replaced, fmt.Errorf("install %s: %w", name, err)
-		}
-		replaced = append(replaced, name)
 	}
 	if m.Paths.Root == "" {
-		return replaced, link(systemCommand, m.binary("staddle"))
+		return link(systemCommand, m.binary("staddle"))
 	}
-	return replaced, nil
+	return nil
+}
+
+// Differing lists the binaries that are not installed as they are in Source.
+func (m *Machine) Differing() (names []string, err error) {
+	for _, name := range binaries {
+		same, err := sameContent(filepath.Join(m.Source, name), m.binary(name))
+		if err != nil {
+			return nil, fmt.Errorf("install %s: %w", name, err)
+		}
+		if !same {
+			names = append(names, name)
+		}
+	}
+	return names, nil
 }
 
 // link makes a command of the program, unless something else has that name.

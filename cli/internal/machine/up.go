@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"strings"
 	"time"
 
@@ -65,8 +64,7 @@ func (m *Machine) begin(ctx context.Context) (*config.Node, *started, error) {
 		return nil, nil, err
 	}
 	defer end()
-	replaced, err := m.Install()
-	if err != nil {
+	if err := m.installIdle(); err != nil {
 		return nil, nil, err
 	}
 	written, err := m.Configure()
@@ -80,32 +78,44 @@ func (m *Machine) begin(ctx context.Context) (*config.Node, *started, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	own, err := m.oneSupervisor(ctx, replaced)
+	own, err := m.oneSupervisor(ctx)
 	return node, own, err
+}
+
+// installIdle installs unless something runs from what is installed: that is
+// replaced by an upgrade, which can go back.
+func (m *Machine) installIdle() error {
+	pid, running, err := m.running()
+	if err != nil {
+		return err
+	}
+	if !running {
+		return m.Install()
+	}
+	names, err := m.Differing()
+	if err == nil && len(names) > 0 {
+		m.say("the supervisor (process %d) runs other binaries than %s has: %s", pid, m.Source, strings.Join(names, ", "))
+		m.say("to run those: %s", strings.Join(append([]string{"staddle"}, m.rooted("upgrade", "--binaries", m.Source)...), " "))
+	}
+	return err
 }
 
 // oneSupervisor starts the supervisor unless there is one, and returns once it has
 // the installation.
-func (m *Machine) oneSupervisor(ctx context.Context, replaced []string) (*started, error) {
+func (m *Machine) oneSupervisor(ctx context.Context) (*started, error) {
 	pid, running, err := m.running()
 	if err != nil {
 		return nil, err
 	}
-	replaced = slices.DeleteFunc(replaced, func(name string) bool { return name == "staddle" }) // it runs by itself
-	switch {
-	case !running:
-		own, err := m.start()
-		for err == nil && !running && !own.isOver() && backoff.Wait(ctx, pollPeriod) == nil {
-			_, running, err = m.running()
-		}
-		return own, err
-	case len(replaced) > 0:
-		m.say("the supervisor runs already (process %d), with the binaries from before: %s", pid, strings.Join(replaced, ", "))
-		m.say("the new ones run after: staddle down && staddle up")
-	default:
+	if running {
 		m.say("the supervisor runs already (process %d)", pid)
+		return nil, nil
 	}
-	return nil, nil
+	own, err := m.start()
+	for err == nil && !running && !own.isOver() && backoff.Wait(ctx, pollPeriod) == nil {
+		_, running, err = m.running()
+	}
+	return own, err
 }
 
 // comeUp waits until every component is ready. A supervisor that this command

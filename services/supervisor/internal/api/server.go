@@ -16,6 +16,7 @@ import (
 	"staddle.internal/kit/fault"
 
 	"staddle.internal/services/supervisor/internal/machine"
+	"staddle.internal/services/supervisor/internal/upgrade"
 )
 
 // maxName is the bound of the contract on a component's name.
@@ -35,12 +36,18 @@ type Server struct {
 	plan     machine.Plan
 	graph    graph
 	shutdown func()
+	upgrades upgrader
+}
+
+// upgrader restarts everything, with the binaries of a folder if one is named.
+type upgrader interface {
+	Upgrade(ctx context.Context, folder string, tell func(upgrade.Note) error) error
 }
 
 // New returns a server over the graph. shutdown begins the stop of this process
 // and does not wait for it.
-func New(plan machine.Plan, g graph, shutdown func()) *Server {
-	return &Server{plan: plan, graph: g, shutdown: shutdown}
+func New(plan machine.Plan, g graph, shutdown func(), upgrades upgrader) *Server {
+	return &Server{plan: plan, graph: g, shutdown: shutdown, upgrades: upgrades}
 }
 
 // GetGraph answers from memory.
@@ -72,6 +79,24 @@ func (s *Server) RestartComponent(ctx context.Context, req *supervisorv1.Restart
 		return nil, err
 	}
 	return &supervisorv1.RestartComponentResponse{}, nil
+}
+
+// UpgradeRunner passes each step on as it comes.
+func (s *Server) UpgradeRunner(req *supervisorv1.UpgradeRunnerRequest, stream grpc.ServerStreamingServer[supervisorv1.UpgradeRunnerResponse]) error {
+	return s.upgrades.Upgrade(stream.Context(), req.GetFolder(), func(n upgrade.Note) error {
+		return stream.Send(&supervisorv1.UpgradeRunnerResponse{
+			Stage: stages[n.Stage], Component: n.Component, Message: n.Text, At: timestamppb.New(n.At),
+		})
+	})
+}
+
+var stages = map[upgrade.Stage]supervisorv1.UpgradeStage{
+	upgrade.Checked:     supervisorv1.UpgradeStage_UPGRADE_STAGE_CHECKED,
+	upgrade.Restarting:  supervisorv1.UpgradeStage_UPGRADE_STAGE_RESTARTING,
+	upgrade.Ready:       supervisorv1.UpgradeStage_UPGRADE_STAGE_READY,
+	upgrade.Failed:      supervisorv1.UpgradeStage_UPGRADE_STAGE_FAILED,
+	upgrade.PuttingBack: supervisorv1.UpgradeStage_UPGRADE_STAGE_PUTTING_BACK,
+	upgrade.Installed:   supervisorv1.UpgradeStage_UPGRADE_STAGE_INSTALLED,
 }
 
 // Shutdown begins the stop.

@@ -33,7 +33,7 @@ func TestGetGraph_ShowsEveryState(t *testing.T) {
 	for s := machine.Waiting; s <= machine.BackingOff; s++ {
 		plan := machine.Plan{Components: []machine.Component{{Name: "a", Needs: []string{"b"}}}}
 		f := &fixed{table: machine.Table{Members: map[string]*machine.Member{"a": {State: s, Since: now, NextStart: now, PID: 7, Starts: 2}}}}
-		answer, err := New(plan, f, func() {}).GetGraph(t.Context(), &supervisorv1.GetGraphRequest{})
+		answer, err := New(plan, f, func() {}, nil).GetGraph(t.Context(), &supervisorv1.GetGraphRequest{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -50,7 +50,7 @@ func TestGetGraph_ShowsEveryState(t *testing.T) {
 
 func TestRestartComponent_BoundsTheName(t *testing.T) {
 	f := &fixed{}
-	s := New(machine.Plan{}, f, func() {})
+	s := New(machine.Plan{}, f, func() {}, nil)
 	for _, name := range []string{"", strings.Repeat("x", 64)} {
 		if _, err := s.RestartComponent(t.Context(), &supervisorv1.RestartComponentRequest{Name: name}); !errors.Is(err, fault.Invalid) {
 			t.Errorf("got %v for a name of %d characters, want Invalid", err, len(name))

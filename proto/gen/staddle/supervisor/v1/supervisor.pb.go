@@ -100,6 +100,75 @@ func (ComponentState) EnumDescriptor() ([]byte, []int) {
 	return file_staddle_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{0}
 }
 
+// UpgradeStage is what a message about an upgrade says.
+type UpgradeStage int32
+
+const (
+	// Never sent.
+	UpgradeStage_UPGRADE_STAGE_UNSPECIFIED UpgradeStage = 0
+	// The new binaries are staged and can read the configuration.
+	UpgradeStage_UPGRADE_STAGE_CHECKED UpgradeStage = 1
+	// The component is being restarted.
+	UpgradeStage_UPGRADE_STAGE_RESTARTING UpgradeStage = 2
+	// The component is ready again.
+	UpgradeStage_UPGRADE_STAGE_READY UpgradeStage = 3
+	// The component did not become ready.
+	UpgradeStage_UPGRADE_STAGE_FAILED UpgradeStage = 4
+	// The component is restarted with its old binary.
+	UpgradeStage_UPGRADE_STAGE_PUTTING_BACK UpgradeStage = 5
+	// All components are ready and the new binaries are in place.
+	UpgradeStage_UPGRADE_STAGE_INSTALLED UpgradeStage = 6
+)
+
+// Enum value maps for UpgradeStage.
+var (
+	UpgradeStage_name = map[int32]string{
+		0: "UPGRADE_STAGE_UNSPECIFIED",
+		1: "UPGRADE_STAGE_CHECKED",
+		2: "UPGRADE_STAGE_RESTARTING",
+		3: "UPGRADE_STAGE_READY",
+		4: "UPGRADE_STAGE_FAILED",
+		5: "UPGRADE_STAGE_PUTTING_BACK",
+		6: "UPGRADE_STAGE_INSTALLED",
+	}
+	UpgradeStage_value = map[string]int32{
+		"UPGRADE_STAGE_UNSPECIFIED":  0,
+		"UPGRADE_STAGE_CHECKED":      1,
+		"UPGRADE_STAGE_RESTARTING":   2,
+		"UPGRADE_STAGE_READY":        3,
+		"UPGRADE_STAGE_FAILED":       4,
+		"UPGRADE_STAGE_PUTTING_BACK": 5,
+		"UPGRADE_STAGE_INSTALLED":    6,
+	}
+)
+
+func (x UpgradeStage) Enum() *UpgradeStage {
+	p := new(UpgradeStage)
+	*p = x
+	return p
+}
+
+func (x UpgradeStage) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (UpgradeStage) Descriptor() protoreflect.EnumDescriptor {
+	return file_staddle_supervisor_v1_supervisor_proto_enumTypes[1].Descriptor()
+}
+
+func (UpgradeStage) Type() protoreflect.EnumType {
+	return &file_staddle_supervisor_v1_supervisor_proto_enumTypes[1]
+}
+
+func (x UpgradeStage) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use UpgradeStage.Descriptor instead.
+func (UpgradeStage) EnumDescriptor() ([]byte, []int) {
+	return file_staddle_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{1}
+}
+
 // Component is one process of the boot graph.
 type Component struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -479,6 +548,127 @@ func (*RestartComponentResponse) Descriptor() ([]byte, []int) {
 	return file_staddle_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{6}
 }
 
+// UpgradeRunnerRequest says with what to restart.
+type UpgradeRunnerRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Absolute path of a folder, on this machine, with the new binaries under the
+	// names of the installed ones; those that it does not have stay. They run with
+	// the rights of the components. Empty restarts with the installed ones.
+	Folder        string `protobuf:"bytes,1,opt,name=folder,proto3" json:"folder,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UpgradeRunnerRequest) Reset() {
+	*x = UpgradeRunnerRequest{}
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UpgradeRunnerRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UpgradeRunnerRequest) ProtoMessage() {}
+
+func (x *UpgradeRunnerRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UpgradeRunnerRequest.ProtoReflect.Descriptor instead.
+func (*UpgradeRunnerRequest) Descriptor() ([]byte, []int) {
+	return file_staddle_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *UpgradeRunnerRequest) GetFolder() string {
+	if x != nil {
+		return x.Folder
+	}
+	return ""
+}
+
+// UpgradeRunnerResponse is one step of an upgrade.
+type UpgradeRunnerResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What happened.
+	Stage UpgradeStage `protobuf:"varint,1,opt,name=stage,proto3,enum=staddle.supervisor.v1.UpgradeStage" json:"stage,omitempty"`
+	// The component that it is about. Empty when it is about all.
+	Component string `protobuf:"bytes,2,opt,name=component,proto3" json:"component,omitempty"`
+	// More about it, for people. Often empty.
+	Message string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
+	// When, by the machine's wall clock.
+	At            *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=at,proto3" json:"at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UpgradeRunnerResponse) Reset() {
+	*x = UpgradeRunnerResponse{}
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UpgradeRunnerResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UpgradeRunnerResponse) ProtoMessage() {}
+
+func (x *UpgradeRunnerResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UpgradeRunnerResponse.ProtoReflect.Descriptor instead.
+func (*UpgradeRunnerResponse) Descriptor() ([]byte, []int) {
+	return file_staddle_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *UpgradeRunnerResponse) GetStage() UpgradeStage {
+	if x != nil {
+		return x.Stage
+	}
+	return UpgradeStage_UPGRADE_STAGE_UNSPECIFIED
+}
+
+func (x *UpgradeRunnerResponse) GetComponent() string {
+	if x != nil {
+		return x.Component
+	}
+	return ""
+}
+
+func (x *UpgradeRunnerResponse) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *UpgradeRunnerResponse) GetAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
 // ShutdownRequest begins the stop.
 type ShutdownRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -488,7 +678,7 @@ type ShutdownRequest struct {
 
 func (x *ShutdownRequest) Reset() {
 	*x = ShutdownRequest{}
-	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[7]
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -500,7 +690,7 @@ func (x *ShutdownRequest) String() string {
 func (*ShutdownRequest) ProtoMessage() {}
 
 func (x *ShutdownRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[7]
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -513,7 +703,7 @@ func (x *ShutdownRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutdownRequest.ProtoReflect.Descriptor instead.
 func (*ShutdownRequest) Descriptor() ([]byte, []int) {
-	return file_staddle_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{7}
+	return file_staddle_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{9}
 }
 
 // ShutdownResponse says that the stop has begun.
@@ -525,7 +715,7 @@ type ShutdownResponse struct {
 
 func (x *ShutdownResponse) Reset() {
 	*x = ShutdownResponse{}
-	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[8]
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -537,7 +727,7 @@ func (x *ShutdownResponse) String() string {
 func (*ShutdownResponse) ProtoMessage() {}
 
 func (x *ShutdownResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[8]
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -550,7 +740,7 @@ func (x *ShutdownResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutdownResponse.ProtoReflect.Descriptor instead.
 func (*ShutdownResponse) Descriptor() ([]byte, []int) {
-	return file_staddle_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{8}
+	return file_staddle_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{10}
 }
 
 var File_staddle_supervisor_v1_supervisor_proto protoreflect.FileDescriptor
@@ -583,7 +773,14 @@ const file_staddle_supervisor_v1_supervisor_proto_rawDesc = "" +
 	"components\"8\n" +
 	"\x17RestartComponentRequest\x12\x1d\n" +
 	"\x04name\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18?R\x04name\"\x1a\n" +
-	"\x18RestartComponentResponse\"\x11\n" +
+	"\x18RestartComponentResponse\"8\n" +
+	"\x14UpgradeRunnerRequest\x12 \n" +
+	"\x06folder\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\x80 R\x06folder\"\xb6\x01\n" +
+	"\x15UpgradeRunnerResponse\x129\n" +
+	"\x05stage\x18\x01 \x01(\x0e2#.staddle.supervisor.v1.UpgradeStageR\x05stage\x12\x1c\n" +
+	"\tcomponent\x18\x02 \x01(\tR\tcomponent\x12\x18\n" +
+	"\amessage\x18\x03 \x01(\tR\amessage\x12*\n" +
+	"\x02at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\"\x11\n" +
 	"\x0fShutdownRequest\"\x12\n" +
 	"\x10ShutdownResponse*\x82\x02\n" +
 	"\x0eComponentState\x12\x1f\n" +
@@ -594,7 +791,15 @@ const file_staddle_supervisor_v1_supervisor_proto_rawDesc = "" +
 	"\x19COMPONENT_STATE_NOT_READY\x10\x04\x12\x1c\n" +
 	"\x18COMPONENT_STATE_STOPPING\x10\x05\x12\x1b\n" +
 	"\x17COMPONENT_STATE_STOPPED\x10\x06\x12\x1f\n" +
-	"\x1bCOMPONENT_STATE_BACKING_OFF\x10\a2\xd6\x03\n" +
+	"\x1bCOMPONENT_STATE_BACKING_OFF\x10\a*\xd6\x01\n" +
+	"\fUpgradeStage\x12\x1d\n" +
+	"\x19UPGRADE_STAGE_UNSPECIFIED\x10\x00\x12\x19\n" +
+	"\x15UPGRADE_STAGE_CHECKED\x10\x01\x12\x1c\n" +
+	"\x18UPGRADE_STAGE_RESTARTING\x10\x02\x12\x17\n" +
+	"\x13UPGRADE_STAGE_READY\x10\x03\x12\x18\n" +
+	"\x14UPGRADE_STAGE_FAILED\x10\x04\x12\x1e\n" +
+	"\x1aUPGRADE_STAGE_PUTTING_BACK\x10\x05\x12\x1b\n" +
+	"\x17UPGRADE_STAGE_INSTALLED\x10\x062\xcd\x04\n" +
 	"\x11SupervisorService\x12h\n" +
 	"\bGetGraph\x12&.staddle.supervisor.v1.GetGraphRequest\x1a'.staddle.supervisor.v1.GetGraphResponse\"\v\x8a\xb5\x18\x04\n" +
 	"\x02\x01\a\x90\x02\x01\x12p\n" +
@@ -602,7 +807,9 @@ const file_staddle_supervisor_v1_supervisor_proto_rawDesc = "" +
 	"WatchGraph\x12(.staddle.supervisor.v1.WatchGraphRequest\x1a).staddle.supervisor.v1.WatchGraphResponse\"\v\x8a\xb5\x18\x04\n" +
 	"\x02\x01\a\x90\x02\x010\x01\x12|\n" +
 	"\x10RestartComponent\x12..staddle.supervisor.v1.RestartComponentRequest\x1a/.staddle.supervisor.v1.RestartComponentResponse\"\a\x8a\xb5\x18\x03\n" +
-	"\x01\x01\x12g\n" +
+	"\x01\x01\x12u\n" +
+	"\rUpgradeRunner\x12+.staddle.supervisor.v1.UpgradeRunnerRequest\x1a,.staddle.supervisor.v1.UpgradeRunnerResponse\"\a\x8a\xb5\x18\x03\n" +
+	"\x01\x010\x01\x12g\n" +
 	"\bShutdown\x12&.staddle.supervisor.v1.ShutdownRequest\x1a'.staddle.supervisor.v1.ShutdownResponse\"\n" +
 	"\x8a\xb5\x18\x03\n" +
 	"\x01\x01\x90\x02\x02B\xe1\x01\n" +
@@ -620,40 +827,47 @@ func file_staddle_supervisor_v1_supervisor_proto_rawDescGZIP() []byte {
 	return file_staddle_supervisor_v1_supervisor_proto_rawDescData
 }
 
-var file_staddle_supervisor_v1_supervisor_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_staddle_supervisor_v1_supervisor_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
+var file_staddle_supervisor_v1_supervisor_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_staddle_supervisor_v1_supervisor_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
 var file_staddle_supervisor_v1_supervisor_proto_goTypes = []any{
 	(ComponentState)(0),              // 0: staddle.supervisor.v1.ComponentState
-	(*Component)(nil),                // 1: staddle.supervisor.v1.Component
-	(*GetGraphRequest)(nil),          // 2: staddle.supervisor.v1.GetGraphRequest
-	(*GetGraphResponse)(nil),         // 3: staddle.supervisor.v1.GetGraphResponse
-	(*WatchGraphRequest)(nil),        // 4: staddle.supervisor.v1.WatchGraphRequest
-	(*WatchGraphResponse)(nil),       // 5: staddle.supervisor.v1.WatchGraphResponse
-	(*RestartComponentRequest)(nil),  // 6: staddle.supervisor.v1.RestartComponentRequest
-	(*RestartComponentResponse)(nil), // 7: staddle.supervisor.v1.RestartComponentResponse
-	(*ShutdownRequest)(nil),          // 8: staddle.supervisor.v1.ShutdownRequest
-	(*ShutdownResponse)(nil),         // 9: staddle.supervisor.v1.ShutdownResponse
-	(*timestamppb.Timestamp)(nil),    // 10: google.protobuf.Timestamp
+	(UpgradeStage)(0),                // 1: staddle.supervisor.v1.UpgradeStage
+	(*Component)(nil),                // 2: staddle.supervisor.v1.Component
+	(*GetGraphRequest)(nil),          // 3: staddle.supervisor.v1.GetGraphRequest
+	(*GetGraphResponse)(nil),         // 4: staddle.supervisor.v1.GetGraphResponse
+	(*WatchGraphRequest)(nil),        // 5: staddle.supervisor.v1.WatchGraphRequest
+	(*WatchGraphResponse)(nil),       // 6: staddle.supervisor.v1.WatchGraphResponse
+	(*RestartComponentRequest)(nil),  // 7: staddle.supervisor.v1.RestartComponentRequest
+	(*RestartComponentResponse)(nil), // 8: staddle.supervisor.v1.RestartComponentResponse
+	(*UpgradeRunnerRequest)(nil),     // 9: staddle.supervisor.v1.UpgradeRunnerRequest
+	(*UpgradeRunnerResponse)(nil),    // 10: staddle.supervisor.v1.UpgradeRunnerResponse
+	(*ShutdownRequest)(nil),          // 11: staddle.supervisor.v1.ShutdownRequest
+	(*ShutdownResponse)(nil),         // 12: staddle.supervisor.v1.ShutdownResponse
+	(*timestamppb.Timestamp)(nil),    // 13: google.protobuf.Timestamp
 }
 var file_staddle_supervisor_v1_supervisor_proto_depIdxs = []int32{
 	0,  // 0: staddle.supervisor.v1.Component.state:type_name -> staddle.supervisor.v1.ComponentState
-	10, // 1: staddle.supervisor.v1.Component.since:type_name -> google.protobuf.Timestamp
-	10, // 2: staddle.supervisor.v1.Component.next_start_at:type_name -> google.protobuf.Timestamp
-	1,  // 3: staddle.supervisor.v1.GetGraphResponse.components:type_name -> staddle.supervisor.v1.Component
-	1,  // 4: staddle.supervisor.v1.WatchGraphResponse.components:type_name -> staddle.supervisor.v1.Component
-	2,  // 5: staddle.supervisor.v1.SupervisorService.GetGraph:input_type -> staddle.supervisor.v1.GetGraphRequest
-	4,  // 6: staddle.supervisor.v1.SupervisorService.WatchGraph:input_type -> staddle.supervisor.v1.WatchGraphRequest
-	6,  // 7: staddle.supervisor.v1.SupervisorService.RestartComponent:input_type -> staddle.supervisor.v1.RestartComponentRequest
-	8,  // 8: staddle.supervisor.v1.SupervisorService.Shutdown:input_type -> staddle.supervisor.v1.ShutdownRequest
-	3,  // 9: staddle.supervisor.v1.SupervisorService.GetGraph:output_type -> staddle.supervisor.v1.GetGraphResponse
-	5,  // 10: staddle.supervisor.v1.SupervisorService.WatchGraph:output_type -> staddle.supervisor.v1.WatchGraphResponse
-	7,  // 11: staddle.supervisor.v1.SupervisorService.RestartComponent:output_type -> staddle.supervisor.v1.RestartComponentResponse
-	9,  // 12: staddle.supervisor.v1.SupervisorService.Shutdown:output_type -> staddle.supervisor.v1.ShutdownResponse
-	9,  // [9:13] is the sub-list for method output_type
-	5,  // [5:9] is the sub-list for method input_type
-	5,  // [5:5] is the sub-list for extension type_name
-	5,  // [5:5] is the sub-list for extension extendee
-	0,  // [0:5] is the sub-list for field type_name
+	13, // 1: staddle.supervisor.v1.Component.since:type_name -> google.protobuf.Timestamp
+	13, // 2: staddle.supervisor.v1.Component.next_start_at:type_name -> google.protobuf.Timestamp
+	2,  // 3: staddle.supervisor.v1.GetGraphResponse.components:type_name -> staddle.supervisor.v1.Component
+	2,  // 4: staddle.supervisor.v1.WatchGraphResponse.components:type_name -> staddle.supervisor.v1.Component
+	1,  // 5: staddle.supervisor.v1.UpgradeRunnerResponse.stage:type_name -> staddle.supervisor.v1.UpgradeStage
+	13, // 6: staddle.supervisor.v1.UpgradeRunnerResponse.at:type_name -> google.protobuf.Timestamp
+	3,  // 7: staddle.supervisor.v1.SupervisorService.GetGraph:input_type -> staddle.supervisor.v1.GetGraphRequest
+	5,  // 8: staddle.supervisor.v1.SupervisorService.WatchGraph:input_type -> staddle.supervisor.v1.WatchGraphRequest
+	7,  // 9: staddle.supervisor.v1.SupervisorService.RestartComponent:input_type -> staddle.supervisor.v1.RestartComponentRequest
+	9,  // 10: staddle.supervisor.v1.SupervisorService.UpgradeRunner:input_type -> staddle.supervisor.v1.UpgradeRunnerRequest
+	11, // 11: staddle.supervisor.v1.SupervisorService.Shutdown:input_type -> staddle.supervisor.v1.ShutdownRequest
+	4,  // 12: staddle.supervisor.v1.SupervisorService.GetGraph:output_type -> staddle.supervisor.v1.GetGraphResponse
+	6,  // 13: staddle.supervisor.v1.SupervisorService.WatchGraph:output_type -> staddle.supervisor.v1.WatchGraphResponse
+	8,  // 14: staddle.supervisor.v1.SupervisorService.RestartComponent:output_type -> staddle.supervisor.v1.RestartComponentResponse
+	10, // 15: staddle.supervisor.v1.SupervisorService.UpgradeRunner:output_type -> staddle.supervisor.v1.UpgradeRunnerResponse
+	12, // 16: staddle.supervisor.v1.SupervisorService.Shutdown:output_type -> staddle.supervisor.v1.ShutdownResponse
+	12, // [12:17] is the sub-list for method output_type
+	7,  // [7:12] is the sub-list for method input_type
+	7,  // [7:7] is the sub-list for extension type_name
+	7,  // [7:7] is the sub-list for extension extendee
+	0,  // [0:7] is the sub-list for field type_name
 }
 
 func init() { file_staddle_supervisor_v1_supervisor_proto_init() }
@@ -666,8 +880,8 @@ func file_staddle_supervisor_v1_supervisor_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_staddle_supervisor_v1_supervisor_proto_rawDesc), len(file_staddle_supervisor_v1_supervisor_proto_rawDesc)),
-			NumEnums:      1,
-			NumMessages:   9,
+			NumEnums:      2,
+			NumMessages:   11,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

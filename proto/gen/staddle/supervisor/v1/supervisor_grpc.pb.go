@@ -25,6 +25,7 @@ const (
 	SupervisorService_GetGraph_FullMethodName         = "/staddle.supervisor.v1.SupervisorService/GetGraph"
 	SupervisorService_WatchGraph_FullMethodName       = "/staddle.supervisor.v1.SupervisorService/WatchGraph"
 	SupervisorService_RestartComponent_FullMethodName = "/staddle.supervisor.v1.SupervisorService/RestartComponent"
+	SupervisorService_UpgradeRunner_FullMethodName    = "/staddle.supervisor.v1.SupervisorService/UpgradeRunner"
 	SupervisorService_Shutdown_FullMethodName         = "/staddle.supervisor.v1.SupervisorService/Shutdown"
 )
 
@@ -46,6 +47,18 @@ type SupervisorServiceClient interface {
 	// the new one to be ready. Repeating it restarts once more. Returns NotFound
 	// if there is no such component; Conflict while it, or the whole supervisor, is stopping.
 	RestartComponent(ctx context.Context, in *RestartComponentRequest, opts ...grpc.CallOption) (*RestartComponentResponse, error)
+	// UpgradeRunner restarts every component, one after the other in dependency
+	// order, with new binaries or in place; each must become ready within its
+	// time-outs before the next is touched. If one does not, all that were touched get
+	// their old binaries back, in reverse. The installed binaries are replaced when
+	// everything is ready with the new ones. Workloads, mounts and addresses are not
+	// touched. Progress is sent until the end; it goes on when the caller leaves.
+	// Repeating it does it once more. Returns Invalid, with nothing touched, for a
+	// folder without binaries or with ones that cannot read the configuration;
+	// Conflict with reason UPGRADE_RUNNING while another one goes on, NOT_READY, with
+	// nothing touched, while a component is not ready, PUT_BACK when the old binaries
+	// are back; Unavailable when the supervisor stops meanwhile.
+	UpgradeRunner(ctx context.Context, in *UpgradeRunnerRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[UpgradeRunnerResponse], error)
 	// Shutdown begins to stop all components in reverse order and then the
 	// supervisor itself. Workloads, mounts and addresses stay as they are. It
 	// returns when the stop has begun; the end of the process is the end of the
@@ -100,6 +113,25 @@ func (c *supervisorServiceClient) RestartComponent(ctx context.Context, in *Rest
 	return out, nil
 }
 
+func (c *supervisorServiceClient) UpgradeRunner(ctx context.Context, in *UpgradeRunnerRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[UpgradeRunnerResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &SupervisorService_ServiceDesc.Streams[1], SupervisorService_UpgradeRunner_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[UpgradeRunnerRequest, UpgradeRunnerResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type SupervisorService_UpgradeRunnerClient = grpc.ServerStreamingClient[UpgradeRunnerResponse]
+
 func (c *supervisorServiceClient) Shutdown(ctx context.Context, in *ShutdownRequest, opts ...grpc.CallOption) (*ShutdownResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ShutdownResponse)
@@ -128,6 +160,18 @@ type SupervisorServiceServer interface {
 	// the new one to be ready. Repeating it restarts once more. Returns NotFound
 	// if there is no such component; Conflict while it, or the whole supervisor, is stopping.
 	RestartComponent(context.Context, *RestartComponentRequest) (*RestartComponentResponse, error)
+	// UpgradeRunner restarts every component, one after the other in dependency
+	// order, with new binaries or in place; each must become ready within its
+	// time-outs before the next is touched. If one does not, all that were touched get
+	// their old binaries back, in reverse. The installed binaries are replaced when
+	// everything is ready with the new ones. Workloads, mounts and addresses are not
+	// touched. Progress is sent until the end; it goes on when the caller leaves.
+	// Repeating it does it once more. Returns Invalid, with nothing touched, for a
+	// folder without binaries or with ones that cannot read the configuration;
+	// Conflict with reason UPGRADE_RUNNING while another one goes on, NOT_READY, with
+	// nothing touched, while a component is not ready, PUT_BACK when the old binaries
+	// are back; Unavailable when the supervisor stops meanwhile.
+	UpgradeRunner(*UpgradeRunnerRequest, grpc.ServerStreamingServer[UpgradeRunnerResponse]) error
 	// Shutdown begins to stop all components in reverse order and then the
 	// supervisor itself. Workloads, mounts and addresses stay as they are. It
 	// returns when the stop has begun; the end of the process is the end of the
@@ -151,6 +195,9 @@ func (UnimplementedSupervisorServiceServer) WatchGraph(*WatchGraphRequest, grpc.
 }
 func (UnimplementedSupervisorServiceServer) RestartComponent(context.Context, *RestartComponentRequest) (*RestartComponentResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method RestartComponent not implemented")
+}
+func (UnimplementedSupervisorServiceServer) UpgradeRunner(*UpgradeRunnerRequest, grpc.ServerStreamingServer[UpgradeRunnerResponse]) error {
+	return status.Error(codes.Unimplemented, "method UpgradeRunner not implemented")
 }
 func (UnimplementedSupervisorServiceServer) Shutdown(context.Context, *ShutdownRequest) (*ShutdownResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Shutdown not implemented")
@@ -223,6 +270,17 @@ func _SupervisorService_RestartComponent_Handler(srv interface{}, ctx context.Co
 	return interceptor(ctx, in, info, handler)
 }
 
+func _SupervisorService_UpgradeRunner_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(UpgradeRunnerRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(SupervisorServiceServer).UpgradeRunner(m, &grpc.GenericServerStream[UpgradeRunnerRequest, UpgradeRunnerResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type SupervisorService_UpgradeRunnerServer = grpc.ServerStreamingServer[UpgradeRunnerResponse]
+
 func _SupervisorService_Shutdown_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ShutdownRequest)
 	if err := dec(in); err != nil {
@@ -265,6 +323,11 @@ var SupervisorService_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "WatchGraph",
 			Handler:       _SupervisorService_WatchGraph_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "UpgradeRunner",
+			Handler:       _SupervisorService_UpgradeRunner_Handler,
 			ServerStreams: true,
 		},
 	},

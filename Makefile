@@ -60,7 +60,7 @@ fmt: $(BIN)/buf third_party/buf/validate/validate.proto ## format Go and proto f
 lint: $(BIN)/buf $(BIN)/golangci-lint third_party/buf/validate/validate.proto ## check style of Go and proto files
 	@buf lint && buf format -d --exit-code proto >/dev/null && tools/lint.sh
 
-test: build ## run all tests as root: units, real containers, end to end
+test: build $(BIN)/grpcurl ## run all tests as root: units, real containers, end to end
 	@$(SUDO) env "PATH=$$PATH" "HOME=$$HOME" GOFLAGS="$(GOFLAGS)" tools/test.sh
 
 check: ## what CI runs: generated code, lint, breaking changes, tests

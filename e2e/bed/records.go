@@ -79,9 +79,16 @@ func (b *Bed) dialAPI(identity string) (*grpc.ClientConn, error) {
 // CLIAs is CLI as another user, who is in no group but that of the same number.
 func (b *Bed) CLIAs(uid int, args ...string) Result {
 	b.t.Helper()
+	return b.ProgramAs(uid, "staddle", append([]string{"--root", b.Paths.Root}, args...)...)
+}
+
+// ProgramAs is Program as another user, who is in no group but that of the same
+// number; at most a minute.
+func (b *Bed) ProgramAs(uid int, name string, args ...string) Result {
+	b.t.Helper()
 	id := strconv.Itoa(uid)
 	return b.finish(b.inside("setpriv", append([]string{
-		"--reuid", id, "--regid", id, "--clear-groups", "--", filepath.Join(b.bin, "staddle"), "--root", b.Paths.Root,
+		"--reuid", id, "--regid", id, "--clear-groups", "--", filepath.Join(b.bin, name),
 	}, args...)...), time.Minute)
 }
 

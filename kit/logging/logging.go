@@ -23,7 +23,7 @@ import (
 const FormatVariable = "STADDLE_LOG"
 
 // New returns the logger of a process. Each line carries the process name. The
-// level may be changed while the logger is in use by passing a *slog.LevelVar.
+// level may be changed while the logger is in use by passing a *Level.
 func New(w io.Writer, level slog.Leveler, process string) *slog.Logger {
 	opts := &slog.HandlerOptions{Level: level}
 	var h slog.Handler
@@ -105,6 +105,15 @@ func Attempt(n int64) slog.Attr { return slog.Int64("attempt", n) }
 
 // RetryIn is the wait before the next try, key "retry_in_ms".
 func RetryIn(d time.Duration) slog.Attr { return slog.Int64("retry_in_ms", d.Milliseconds()) }
+
+// ExitCode is the code with which a process ended, key "exit_code".
+func ExitCode(n int) slog.Attr { return slog.Int("exit_code", n) }
+
+// ExitSignal is the signal that ended a process, key "exit_signal".
+func ExitSignal(s string) slog.Attr { return slog.String("exit_signal", s) }
+
+// Seq counts events or changes, key "seq".
+func Seq(n uint64) slog.Attr { return slog.Uint64("seq", n) }
 
 // Method is the full name of an RPC, key "method".
 func Method(s string) slog.Attr { return slog.String("method", s) }

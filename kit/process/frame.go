@@ -89,10 +89,11 @@ func (f Frame) main(args []string, stdout, stderr io.Writer, build Build) int {
 		fmt.Fprintf(stdout, "%s: the configuration is valid\n", o.config)
 		return run.ExitOK
 	}
-	log := logging.New(stderr, o.level, f.Name)
+	level := logging.NewLevel(o.level)
+	log := logging.New(stderr, level, f.Name)
 	f.warnEnv(log)
 	log.Info("process started", logging.Version(version.String()), logging.ConfigHash(hash), logging.Path(o.paths.Socket(f.Name)))
-	err = f.run(ctx, &Process{Name: f.Name, Paths: o.paths, Config: node, ConfigPath: o.config, Log: log}, build)
+	err = f.run(ctx, &Process{Name: f.Name, Paths: o.paths, Config: node, ConfigPath: o.config, Log: log, Level: level}, build)
 	return report(log, err)
 }
 

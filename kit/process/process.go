@@ -32,6 +32,8 @@ type Process struct {
 	ConfigPath string
 	// Log is the process's logger.
 	Log *slog.Logger
+	// Level is the level of Log, which SetLogLevel changes.
+	Level *logging.Level
 	// Server is where services are registered.
 	Server *rpc.Server
 	// Status is what health and GetStatus tell.
@@ -133,7 +135,7 @@ func (p *Process) claim(ctx context.Context) (unlock func(), err error) {
 // assemble puts the frame's members around those of build.
 func (f Frame) assemble(ctx context.Context, p *Process, build Build) ([]run.Member, error) {
 	server, err := rpc.NewServer(rpc.ServerConfig{
-		Process: p.Name, Version: version.String(), Log: p.Log, Peers: rpc.NewPeers(p.Config.Users),
+		Process: p.Name, Version: version.String(), Log: p.Log, Level: p.Level, Peers: rpc.NewPeers(p.Config.Users),
 	})
 	if err != nil {
 		return nil, err

@@ -84,6 +84,8 @@ type ServerConfig struct {
 	Process, Version string
 	// Log gets one line per call.
 	Log *slog.Logger
+	// Level is what SetLogLevel changes. Nil means that it cannot be changed.
+	Level *logging.Level
 	// Peers turns local peers into roles.
 	Peers *Peers
 	// TLS is for listeners other than unix sockets. Nil refuses their
@@ -140,7 +142,7 @@ func newServer(cfg ServerConfig, creds credentials.TransportCredentials, ka keep
 	s.stopped, s.stop = context.WithCancel(context.Background())
 	s.grpc = grpc.NewServer(s.options(creds, ka)...)
 	healthv1.RegisterHealthServer(s.grpc, s.status.health)
-	processv1.RegisterProcessServiceServer(s.grpc, s.status)
+	processv1.RegisterProcessServiceServer(s.grpc, &processServer{Status: s.status, level: cfg.Level})
 	reflection.RegisterV1(s.grpc)
 	return s, nil
 }

@@ -116,7 +116,7 @@ func (s *parts) block(source string) func(string) {
 // local shows a certificate like everybody else.
 func (s *parts) server() (*rpc.Server, error) {
 	server, err := rpc.NewServer(rpc.ServerConfig{
-		Process: s.Name, Version: version.String(), Log: s.Log, Status: s.Status,
+		Process: s.Name, Version: version.String(), Log: s.Log, Level: s.Level, Status: s.Status,
 		Peers: rpc.NewPeers(s.Config.Users), TLS: s.authority.Server(),
 	})
 	if err != nil {

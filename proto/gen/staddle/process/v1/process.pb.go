@@ -12,6 +12,7 @@ package processv1
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	_ "staddle.internal/proto/gen/staddle/options/v1"
@@ -25,6 +26,67 @@ const (
 	// Verify that runtime/protoimpl is sufficiently up-to-date.
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
+
+// LogLevel is how much a process writes about itself.
+type LogLevel int32
+
+const (
+	// Never sent, and refused in a request.
+	LogLevel_LOG_LEVEL_UNSPECIFIED LogLevel = 0
+	// Decisions and what they were made from, as well.
+	LogLevel_LOG_LEVEL_DEBUG LogLevel = 1
+	// Changes of state, as well.
+	LogLevel_LOG_LEVEL_INFO LogLevel = 2
+	// What was handled by itself but is worth a look if it is frequent, as well.
+	LogLevel_LOG_LEVEL_WARN LogLevel = 3
+	// Only what needs a person.
+	LogLevel_LOG_LEVEL_ERROR LogLevel = 4
+)
+
+// Enum value maps for LogLevel.
+var (
+	LogLevel_name = map[int32]string{
+		0: "LOG_LEVEL_UNSPECIFIED",
+		1: "LOG_LEVEL_DEBUG",
+		2: "LOG_LEVEL_INFO",
+		3: "LOG_LEVEL_WARN",
+		4: "LOG_LEVEL_ERROR",
+	}
+	LogLevel_value = map[string]int32{
+		"LOG_LEVEL_UNSPECIFIED": 0,
+		"LOG_LEVEL_DEBUG":       1,
+		"LOG_LEVEL_INFO":        2,
+		"LOG_LEVEL_WARN":        3,
+		"LOG_LEVEL_ERROR":       4,
+	}
+)
+
+func (x LogLevel) Enum() *LogLevel {
+	p := new(LogLevel)
+	*p = x
+	return p
+}
+
+func (x LogLevel) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (LogLevel) Descriptor() protoreflect.EnumDescriptor {
+	return file_staddle_process_v1_process_proto_enumTypes[0].Descriptor()
+}
+
+func (LogLevel) Type() protoreflect.EnumType {
+	return &file_staddle_process_v1_process_proto_enumTypes[0]
+}
+
+func (x LogLevel) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use LogLevel.Descriptor instead.
+func (LogLevel) EnumDescriptor() ([]byte, []int) {
+	return file_staddle_process_v1_process_proto_rawDescGZIP(), []int{0}
+}
 
 // ProcessState is the place of a process in its own life.
 type ProcessState int32
@@ -71,11 +133,11 @@ func (x ProcessState) String() string {
 }
 
 func (ProcessState) Descriptor() protoreflect.EnumDescriptor {
-	return file_staddle_process_v1_process_proto_enumTypes[0].Descriptor()
+	return file_staddle_process_v1_process_proto_enumTypes[1].Descriptor()
 }
 
 func (ProcessState) Type() protoreflect.EnumType {
-	return &file_staddle_process_v1_process_proto_enumTypes[0]
+	return &file_staddle_process_v1_process_proto_enumTypes[1]
 }
 
 func (x ProcessState) Number() protoreflect.EnumNumber {
@@ -84,7 +146,7 @@ func (x ProcessState) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ProcessState.Descriptor instead.
 func (ProcessState) EnumDescriptor() ([]byte, []int) {
-	return file_staddle_process_v1_process_proto_rawDescGZIP(), []int{0}
+	return file_staddle_process_v1_process_proto_rawDescGZIP(), []int{1}
 }
 
 // GetStatusRequest asks for the status of the process.
@@ -244,11 +306,113 @@ func (x *GetStatusResponse) GetExternal() bool {
 	return false
 }
 
+// SetLogLevelRequest says which level, for how long.
+type SetLogLevelRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The level: lines below it are not written. Must be one of the levels.
+	Level LogLevel `protobuf:"varint,1,opt,name=level,proto3,enum=staddle.process.v1.LogLevel" json:"level,omitempty"`
+	// After this time the level is again the one that the process was started
+	// with. Unset means never. At least 1 s, at most 24 h.
+	Period        *durationpb.Duration `protobuf:"bytes,2,opt,name=period,proto3" json:"period,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetLogLevelRequest) Reset() {
+	*x = SetLogLevelRequest{}
+	mi := &file_staddle_process_v1_process_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetLogLevelRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetLogLevelRequest) ProtoMessage() {}
+
+func (x *SetLogLevelRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_staddle_process_v1_process_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetLogLevelRequest.ProtoReflect.Descriptor instead.
+func (*SetLogLevelRequest) Descriptor() ([]byte, []int) {
+	return file_staddle_process_v1_process_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *SetLogLevelRequest) GetLevel() LogLevel {
+	if x != nil {
+		return x.Level
+	}
+	return LogLevel_LOG_LEVEL_UNSPECIFIED
+}
+
+func (x *SetLogLevelRequest) GetPeriod() *durationpb.Duration {
+	if x != nil {
+		return x.Period
+	}
+	return nil
+}
+
+// SetLogLevelResponse says that the level counts.
+type SetLogLevelResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The level that counted until then.
+	Previous      LogLevel `protobuf:"varint,1,opt,name=previous,proto3,enum=staddle.process.v1.LogLevel" json:"previous,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetLogLevelResponse) Reset() {
+	*x = SetLogLevelResponse{}
+	mi := &file_staddle_process_v1_process_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetLogLevelResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetLogLevelResponse) ProtoMessage() {}
+
+func (x *SetLogLevelResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_staddle_process_v1_process_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetLogLevelResponse.ProtoReflect.Descriptor instead.
+func (*SetLogLevelResponse) Descriptor() ([]byte, []int) {
+	return file_staddle_process_v1_process_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *SetLogLevelResponse) GetPrevious() LogLevel {
+	if x != nil {
+		return x.Previous
+	}
+	return LogLevel_LOG_LEVEL_UNSPECIFIED
+}
+
 var File_staddle_process_v1_process_proto protoreflect.FileDescriptor
 
 const file_staddle_process_v1_process_proto_rawDesc = "" +
 	"\n" +
-	" staddle/process/v1/process.proto\x12\x12staddle.process.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a staddle/options/v1/options.proto\"\x12\n" +
+	" staddle/process/v1/process.proto\x12\x12staddle.process.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a staddle/options/v1/options.proto\"\x12\n" +
 	"\x10GetStatusRequest\"\xd3\x02\n" +
 	"\x11GetStatusResponse\x12\x18\n" +
 	"\aprocess\x18\x01 \x01(\tR\aprocess\x12\x18\n" +
@@ -261,17 +425,30 @@ const file_staddle_process_v1_process_proto_rawDesc = "" +
 	"\x03pid\x18\a \x01(\x05R\x03pid\x129\n" +
 	"\n" +
 	"started_at\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\tstartedAt\x12\x1a\n" +
-	"\bexternal\x18\t \x01(\bR\bexternal*\x9b\x01\n" +
+	"\bexternal\x18\t \x01(\bR\bexternal\"{\n" +
+	"\x12SetLogLevelRequest\x122\n" +
+	"\x05level\x18\x01 \x01(\x0e2\x1c.staddle.process.v1.LogLevelR\x05level\x121\n" +
+	"\x06period\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x06period\"O\n" +
+	"\x13SetLogLevelResponse\x128\n" +
+	"\bprevious\x18\x01 \x01(\x0e2\x1c.staddle.process.v1.LogLevelR\bprevious*w\n" +
+	"\bLogLevel\x12\x19\n" +
+	"\x15LOG_LEVEL_UNSPECIFIED\x10\x00\x12\x13\n" +
+	"\x0fLOG_LEVEL_DEBUG\x10\x01\x12\x12\n" +
+	"\x0eLOG_LEVEL_INFO\x10\x02\x12\x12\n" +
+	"\x0eLOG_LEVEL_WARN\x10\x03\x12\x13\n" +
+	"\x0fLOG_LEVEL_ERROR\x10\x04*\x9b\x01\n" +
 	"\fProcessState\x12\x1d\n" +
 	"\x19PROCESS_STATE_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16PROCESS_STATE_STARTING\x10\x01\x12\x17\n" +
 	"\x13PROCESS_STATE_READY\x10\x02\x12\x1b\n" +
 	"\x17PROCESS_STATE_NOT_READY\x10\x03\x12\x1a\n" +
-	"\x16PROCESS_STATE_STOPPING\x10\x042\x82\x01\n" +
+	"\x16PROCESS_STATE_STOPPING\x10\x042\xef\x01\n" +
 	"\x0eProcessService\x12p\n" +
 	"\tGetStatus\x12$.staddle.process.v1.GetStatusRequest\x1a%.staddle.process.v1.GetStatusResponse\"\x16\x8a\xb5\x18\x0f\n" +
 	"\b\x01\x02\x03\x04\x05\x06\a\b\x12\x03\x01\t\n" +
-	"\x90\x02\x01B\xc9\x01\n" +
+	"\x90\x02\x01\x12k\n" +
+	"\vSetLogLevel\x12&.staddle.process.v1.SetLogLevelRequest\x1a'.staddle.process.v1.SetLogLevelResponse\"\v\x8a\xb5\x18\x04\n" +
+	"\x02\x01\b\x90\x02\x02B\xc9\x01\n" +
 	"\x16com.staddle.process.v1B\fProcessProtoP\x01Z7staddle.internal/proto/gen/staddle/process/v1;processv1\xa2\x02\x03SPX\xaa\x02\x12Staddle.Process.V1\xca\x02\x12Staddle\\Process\\V1\xe2\x02\x1eStaddle\\Process\\V1\\GPBMetadata\xea\x02\x14Staddle::Process::V1b\x06proto3"
 
 var (
@@ -286,25 +463,34 @@ func file_staddle_process_v1_process_proto_rawDescGZIP() []byte {
 	return file_staddle_process_v1_process_proto_rawDescData
 }
 
-var file_staddle_process_v1_process_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_staddle_process_v1_process_proto_msgTypes = make([]protoimpl.MessageInfo, 2)
+var file_staddle_process_v1_process_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_staddle_process_v1_process_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
 var file_staddle_process_v1_process_proto_goTypes = []any{
-	(ProcessState)(0),             // 0: staddle.process.v1.ProcessState
-	(*GetStatusRequest)(nil),      // 1: staddle.process.v1.GetStatusRequest
-	(*GetStatusResponse)(nil),     // 2: staddle.process.v1.GetStatusResponse
-	(*timestamppb.Timestamp)(nil), // 3: google.protobuf.Timestamp
+	(LogLevel)(0),                 // 0: staddle.process.v1.LogLevel
+	(ProcessState)(0),             // 1: staddle.process.v1.ProcessState
+	(*GetStatusRequest)(nil),      // 2: staddle.process.v1.GetStatusRequest
+	(*GetStatusResponse)(nil),     // 3: staddle.process.v1.GetStatusResponse
+	(*SetLogLevelRequest)(nil),    // 4: staddle.process.v1.SetLogLevelRequest
+	(*SetLogLevelResponse)(nil),   // 5: staddle.process.v1.SetLogLevelResponse
+	(*timestamppb.Timestamp)(nil), // 6: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 7: google.protobuf.Duration
 }
 var file_staddle_process_v1_process_proto_depIdxs = []int32{
-	0, // 0: staddle.process.v1.GetStatusResponse.state:type_name -> staddle.process.v1.ProcessState
-	3, // 1: staddle.process.v1.GetStatusResponse.since:type_name -> google.protobuf.Timestamp
-	3, // 2: staddle.process.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
-	1, // 3: staddle.process.v1.ProcessService.GetStatus:input_type -> staddle.process.v1.GetStatusRequest
-	2, // 4: staddle.process.v1.ProcessService.GetStatus:output_type -> staddle.process.v1.GetStatusResponse
-	4, // [4:5] is the sub-list for method output_type
-	3, // [3:4] is the sub-list for method input_type
-	3, // [3:3] is the sub-list for extension type_name
-	3, // [3:3] is the sub-list for extension extendee
-	0, // [0:3] is the sub-list for field type_name
+	1, // 0: staddle.process.v1.GetStatusResponse.state:type_name -> staddle.process.v1.ProcessState
+	6, // 1: staddle.process.v1.GetStatusResponse.since:type_name -> google.protobuf.Timestamp
+	6, // 2: staddle.process.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
+	0, // 3: staddle.process.v1.SetLogLevelRequest.level:type_name -> staddle.process.v1.LogLevel
+	7, // 4: staddle.process.v1.SetLogLevelRequest.period:type_name -> google.protobuf.Duration
+	0, // 5: staddle.process.v1.SetLogLevelResponse.previous:type_name -> staddle.process.v1.LogLevel
+	2, // 6: staddle.process.v1.ProcessService.GetStatus:input_type -> staddle.process.v1.GetStatusRequest
+	4, // 7: staddle.process.v1.ProcessService.SetLogLevel:input_type -> staddle.process.v1.SetLogLevelRequest
+	3, // 8: staddle.process.v1.ProcessService.GetStatus:output_type -> staddle.process.v1.GetStatusResponse
+	5, // 9: staddle.process.v1.ProcessService.SetLogLevel:output_type -> staddle.process.v1.SetLogLevelResponse
+	8, // [8:10] is the sub-list for method output_type
+	6, // [6:8] is the sub-list for method input_type
+	6, // [6:6] is the sub-list for extension type_name
+	6, // [6:6] is the sub-list for extension extendee
+	0, // [0:6] is the sub-list for field type_name
 }
 
 func init() { file_staddle_process_v1_process_proto_init() }
@@ -317,8 +503,8 @@ func file_staddle_process_v1_process_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_staddle_process_v1_process_proto_rawDesc), len(file_staddle_process_v1_process_proto_rawDesc)),
-			NumEnums:      1,
-			NumMessages:   2,
+			NumEnums:      2,
+			NumMessages:   4,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

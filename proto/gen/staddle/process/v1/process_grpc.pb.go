@@ -22,7 +22,8 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	ProcessService_GetStatus_FullMethodName = "/staddle.process.v1.ProcessService/GetStatus"
+	ProcessService_GetStatus_FullMethodName   = "/staddle.process.v1.ProcessService/GetStatus"
+	ProcessService_SetLogLevel_FullMethodName = "/staddle.process.v1.ProcessService/SetLogLevel"
 )
 
 // ProcessServiceClient is the client API for ProcessService service.
@@ -35,6 +36,11 @@ type ProcessServiceClient interface {
 	// why. It answers at once, from memory, in every state. Safe to repeat.
 	// Returns Denied to callers without a role.
 	GetStatus(ctx context.Context, in *GetStatusRequest, opts ...grpc.CallOption) (*GetStatusResponse, error)
+	// SetLogLevel sets the level of the log lines of this process, for the period
+	// or until it ends. It works in every state. Safe to repeat: the last one
+	// counts, and replaces the end of an earlier period. Returns Invalid for an
+	// unknown level or a period out of bounds.
+	SetLogLevel(ctx context.Context, in *SetLogLevelRequest, opts ...grpc.CallOption) (*SetLogLevelResponse, error)
 }
 
 type processServiceClient struct {
@@ -55,6 +61,16 @@ func (c *processServiceClient) GetStatus(ctx context.Context, in *GetStatusReque
 	return out, nil
 }
 
+func (c *processServiceClient) SetLogLevel(ctx context.Context, in *SetLogLevelRequest, opts ...grpc.CallOption) (*SetLogLevelResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(SetLogLevelResponse)
+	err := c.cc.Invoke(ctx, ProcessService_SetLogLevel_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ProcessServiceServer is the server API for ProcessService service.
 // All implementations must embed UnimplementedProcessServiceServer
 // for forward compatibility.
@@ -65,6 +81,11 @@ type ProcessServiceServer interface {
 	// why. It answers at once, from memory, in every state. Safe to repeat.
 	// Returns Denied to callers without a role.
 	GetStatus(context.Context, *GetStatusRequest) (*GetStatusResponse, error)
+	// SetLogLevel sets the level of the log lines of this process, for the period
+	// or until it ends. It works in every state. Safe to repeat: the last one
+	// counts, and replaces the end of an earlier period. Returns Invalid for an
+	// unknown level or a period out of bounds.
+	SetLogLevel(context.Context, *SetLogLevelRequest) (*SetLogLevelResponse, error)
 	mustEmbedUnimplementedProcessServiceServer()
 }
 
@@ -77,6 +98,9 @@ type UnimplementedProcessServiceServer struct{}
 
 func (UnimplementedProcessServiceServer) GetStatus(context.Context, *GetStatusRequest) (*GetStatusResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetStatus not implemented")
+}
+func (UnimplementedProcessServiceServer) SetLogLevel(context.Context, *SetLogLevelRequest) (*SetLogLevelResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method SetLogLevel not implemented")
 }
 func (UnimplementedProcessServiceServer) mustEmbedUnimplementedProcessServiceServer() {}
 func (UnimplementedProcessServiceServer) testEmbeddedByValue()                        {}
@@ -117,6 +141,24 @@ func _ProcessService_GetStatus_Handler(srv interface{}, ctx context.Context, dec
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ProcessService_SetLogLevel_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SetLogLevelRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ProcessServiceServer).SetLogLevel(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ProcessService_SetLogLevel_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ProcessServiceServer).SetLogLevel(ctx, req.(*SetLogLevelRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // ProcessService_ServiceDesc is the grpc.ServiceDesc for ProcessService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -127,6 +169,10 @@ var ProcessService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "GetStatus",
 			Handler:    _ProcessService_GetStatus_Handler,
+		},
+		{
+			MethodName: "SetLogLevel",
+			Handler:    _ProcessService_SetLogLevel_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

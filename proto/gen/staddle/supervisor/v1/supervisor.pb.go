@@ -13,9 +13,11 @@ import (
 	_ "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	_ "staddle.internal/proto/gen/staddle/options/v1"
+	v1 "staddle.internal/proto/gen/staddle/process/v1"
 	sync "sync"
 	unsafe "unsafe"
 )
@@ -43,7 +45,7 @@ const (
 	ComponentState_COMPONENT_STATE_NOT_READY ComponentState = 4
 	// Its process was asked to end.
 	ComponentState_COMPONENT_STATE_STOPPING ComponentState = 5
-	// Its process has ended as asked.
+	// It has no process, as asked: by StopComponent, or because all is stopped.
 	ComponentState_COMPONENT_STATE_STOPPED ComponentState = 6
 	// Its process ended by itself; it is started again at next_start_at.
 	ComponentState_COMPONENT_STATE_BACKING_OFF ComponentState = 7
@@ -743,11 +745,856 @@ func (*ShutdownResponse) Descriptor() ([]byte, []int) {
 	return file_staddle_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{10}
 }
 
+// StopComponentRequest names a component.
+type StopComponentRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the component.
+	Name          string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StopComponentRequest) Reset() {
+	*x = StopComponentRequest{}
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StopComponentRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StopComponentRequest) ProtoMessage() {}
+
+func (x *StopComponentRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StopComponentRequest.ProtoReflect.Descriptor instead.
+func (*StopComponentRequest) Descriptor() ([]byte, []int) {
+	return file_staddle_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *StopComponentRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+// StopComponentResponse says that its process is gone.
+type StopComponentResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StopComponentResponse) Reset() {
+	*x = StopComponentResponse{}
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StopComponentResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StopComponentResponse) ProtoMessage() {}
+
+func (x *StopComponentResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StopComponentResponse.ProtoReflect.Descriptor instead.
+func (*StopComponentResponse) Descriptor() ([]byte, []int) {
+	return file_staddle_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{12}
+}
+
+// StartComponentRequest names a component.
+type StartComponentRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the component.
+	Name          string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StartComponentRequest) Reset() {
+	*x = StartComponentRequest{}
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StartComponentRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StartComponentRequest) ProtoMessage() {}
+
+func (x *StartComponentRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StartComponentRequest.ProtoReflect.Descriptor instead.
+func (*StartComponentRequest) Descriptor() ([]byte, []int) {
+	return file_staddle_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *StartComponentRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+// StartComponentResponse says that the component is not kept stopped any more.
+type StartComponentResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StartComponentResponse) Reset() {
+	*x = StartComponentResponse{}
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StartComponentResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StartComponentResponse) ProtoMessage() {}
+
+func (x *StartComponentResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StartComponentResponse.ProtoReflect.Descriptor instead.
+func (*StartComponentResponse) Descriptor() ([]byte, []int) {
+	return file_staddle_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{14}
+}
+
+// ComponentEvent is one transition of one component.
+type ComponentEvent struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Counts the events of one life of the supervisor, from 1, without gaps.
+	Seq uint64 `protobuf:"varint,1,opt,name=seq,proto3" json:"seq,omitempty"`
+	// When it happened, by the machine's wall clock.
+	At *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=at,proto3" json:"at,omitempty"`
+	// Name of the component.
+	Component string `protobuf:"bytes,3,opt,name=component,proto3" json:"component,omitempty"`
+	// The state that was left.
+	From ComponentState `protobuf:"varint,4,opt,name=from,proto3,enum=staddle.supervisor.v1.ComponentState" json:"from,omitempty"`
+	// The state that was entered. The same as from only where a process was
+	// replaced within one moment.
+	To ComponentState `protobuf:"varint,5,opt,name=to,proto3,enum=staddle.supervisor.v1.ComponentState" json:"to,omitempty"`
+	// Why, in one sentence of at most 512 bytes. Empty when it became ready.
+	Cause string `protobuf:"bytes,6,opt,name=cause,proto3" json:"cause,omitempty"`
+	// Code with which its process ended by itself. Set only if the process ended
+	// with this transition.
+	ExitCode *int32 `protobuf:"varint,7,opt,name=exit_code,json=exitCode,proto3,oneof" json:"exit_code,omitempty"`
+	// Signal that ended its process, such as "killed". Set only if the process
+	// ended with this transition.
+	ExitSignal string `protobuf:"bytes,8,opt,name=exit_signal,json=exitSignal,proto3" json:"exit_signal,omitempty"`
+	// Number of the start that it is about, from 1; a process that could not be
+	// made counts. 0 before the first.
+	Attempt uint32 `protobuf:"varint,9,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	// Time until the next start. Set only when it entered BACKING_OFF.
+	NextDelay *durationpb.Duration `protobuf:"bytes,10,opt,name=next_delay,json=nextDelay,proto3" json:"next_delay,omitempty"`
+	// Process id that the component has after it, else 0.
+	Pid           int32 `protobuf:"varint,11,opt,name=pid,proto3" json:"pid,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ComponentEvent) Reset() {
+	*x = ComponentEvent{}
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ComponentEvent) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ComponentEvent) ProtoMessage() {}
+
+func (x *ComponentEvent) ProtoReflect() protoreflect.Message {
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ComponentEvent.ProtoReflect.Descriptor instead.
+func (*ComponentEvent) Descriptor() ([]byte, []int) {
+	return file_staddle_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *ComponentEvent) GetSeq() uint64 {
+	if x != nil {
+		return x.Seq
+	}
+	return 0
+}
+
+func (x *ComponentEvent) GetAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
+func (x *ComponentEvent) GetComponent() string {
+	if x != nil {
+		return x.Component
+	}
+	return ""
+}
+
+func (x *ComponentEvent) GetFrom() ComponentState {
+	if x != nil {
+		return x.From
+	}
+	return ComponentState_COMPONENT_STATE_UNSPECIFIED
+}
+
+func (x *ComponentEvent) GetTo() ComponentState {
+	if x != nil {
+		return x.To
+	}
+	return ComponentState_COMPONENT_STATE_UNSPECIFIED
+}
+
+func (x *ComponentEvent) GetCause() string {
+	if x != nil {
+		return x.Cause
+	}
+	return ""
+}
+
+func (x *ComponentEvent) GetExitCode() int32 {
+	if x != nil && x.ExitCode != nil {
+		return *x.ExitCode
+	}
+	return 0
+}
+
+func (x *ComponentEvent) GetExitSignal() string {
+	if x != nil {
+		return x.ExitSignal
+	}
+	return ""
+}
+
+func (x *ComponentEvent) GetAttempt() uint32 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *ComponentEvent) GetNextDelay() *durationpb.Duration {
+	if x != nil {
+		return x.NextDelay
+	}
+	return nil
+}
+
+func (x *ComponentEvent) GetPid() int32 {
+	if x != nil {
+		return x.Pid
+	}
+	return 0
+}
+
+// ListEventsRequest chooses among the events that are kept.
+type ListEventsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the one component whose events are returned. Empty means all.
+	Component string `protobuf:"bytes,1,opt,name=component,proto3" json:"component,omitempty"`
+	// At most so many, the newest ones. 0 means all that are kept.
+	Limit         uint32 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListEventsRequest) Reset() {
+	*x = ListEventsRequest{}
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListEventsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListEventsRequest) ProtoMessage() {}
+
+func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListEventsRequest.ProtoReflect.Descriptor instead.
+func (*ListEventsRequest) Descriptor() ([]byte, []int) {
+	return file_staddle_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *ListEventsRequest) GetComponent() string {
+	if x != nil {
+		return x.Component
+	}
+	return ""
+}
+
+func (x *ListEventsRequest) GetLimit() uint32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+// ListEventsResponse are the events.
+type ListEventsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The events, the oldest first.
+	Events []*ComponentEvent `protobuf:"bytes,1,rep,name=events,proto3" json:"events,omitempty"`
+	// Names this life of the supervisor. The seq of another life means nothing in
+	// this one.
+	Life          string `protobuf:"bytes,2,opt,name=life,proto3" json:"life,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListEventsResponse) Reset() {
+	*x = ListEventsResponse{}
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListEventsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListEventsResponse) ProtoMessage() {}
+
+func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListEventsResponse.ProtoReflect.Descriptor instead.
+func (*ListEventsResponse) Descriptor() ([]byte, []int) {
+	return file_staddle_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *ListEventsResponse) GetEvents() []*ComponentEvent {
+	if x != nil {
+		return x.Events
+	}
+	return nil
+}
+
+func (x *ListEventsResponse) GetLife() string {
+	if x != nil {
+		return x.Life
+	}
+	return ""
+}
+
+// WatchEventsRequest says where to begin.
+type WatchEventsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the one component whose events are sent. Empty means all.
+	Component string `protobuf:"bytes,1,opt,name=component,proto3" json:"component,omitempty"`
+	// Events up to this seq are not sent again. 0 means to begin with the oldest
+	// that is kept.
+	AfterSeq uint64 `protobuf:"varint,2,opt,name=after_seq,json=afterSeq,proto3" json:"after_seq,omitempty"`
+	// Life of the supervisor that after_seq is about. One that is not the present
+	// supervisor's makes after_seq count as 0. Empty means the present one.
+	Life          string `protobuf:"bytes,3,opt,name=life,proto3" json:"life,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchEventsRequest) Reset() {
+	*x = WatchEventsRequest{}
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchEventsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchEventsRequest) ProtoMessage() {}
+
+func (x *WatchEventsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchEventsRequest.ProtoReflect.Descriptor instead.
+func (*WatchEventsRequest) Descriptor() ([]byte, []int) {
+	return file_staddle_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *WatchEventsRequest) GetComponent() string {
+	if x != nil {
+		return x.Component
+	}
+	return ""
+}
+
+func (x *WatchEventsRequest) GetAfterSeq() uint64 {
+	if x != nil {
+		return x.AfterSeq
+	}
+	return 0
+}
+
+func (x *WatchEventsRequest) GetLife() string {
+	if x != nil {
+		return x.Life
+	}
+	return ""
+}
+
+// WatchEventsResponse is one event.
+type WatchEventsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The event.
+	Event *ComponentEvent `protobuf:"bytes,1,opt,name=event,proto3" json:"event,omitempty"`
+	// Names this life of the supervisor.
+	Life string `protobuf:"bytes,2,opt,name=life,proto3" json:"life,omitempty"`
+	// How many events before this one, and after the one sent last, are not kept
+	// any more; those of other components are counted as well.
+	Missed        uint64 `protobuf:"varint,3,opt,name=missed,proto3" json:"missed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchEventsResponse) Reset() {
+	*x = WatchEventsResponse{}
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchEventsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchEventsResponse) ProtoMessage() {}
+
+func (x *WatchEventsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchEventsResponse.ProtoReflect.Descriptor instead.
+func (*WatchEventsResponse) Descriptor() ([]byte, []int) {
+	return file_staddle_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *WatchEventsResponse) GetEvent() *ComponentEvent {
+	if x != nil {
+		return x.Event
+	}
+	return nil
+}
+
+func (x *WatchEventsResponse) GetLife() string {
+	if x != nil {
+		return x.Life
+	}
+	return ""
+}
+
+func (x *WatchEventsResponse) GetMissed() uint64 {
+	if x != nil {
+		return x.Missed
+	}
+	return 0
+}
+
+// ReadComponentLogsRequest says what to read.
+type ReadComponentLogsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the component.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Begin with the last so many lines that are kept. Unset means with the
+	// oldest byte that is kept; 0 means at the end.
+	TailLines *uint32 `protobuf:"varint,2,opt,name=tail_lines,json=tailLines,proto3,oneof" json:"tail_lines,omitempty"`
+	// Go on with what is written from now on.
+	Follow        bool `protobuf:"varint,3,opt,name=follow,proto3" json:"follow,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadComponentLogsRequest) Reset() {
+	*x = ReadComponentLogsRequest{}
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadComponentLogsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadComponentLogsRequest) ProtoMessage() {}
+
+func (x *ReadComponentLogsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadComponentLogsRequest.ProtoReflect.Descriptor instead.
+func (*ReadComponentLogsRequest) Descriptor() ([]byte, []int) {
+	return file_staddle_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *ReadComponentLogsRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ReadComponentLogsRequest) GetTailLines() uint32 {
+	if x != nil && x.TailLines != nil {
+		return *x.TailLines
+	}
+	return 0
+}
+
+func (x *ReadComponentLogsRequest) GetFollow() bool {
+	if x != nil {
+		return x.Follow
+	}
+	return false
+}
+
+// ReadComponentLogsResponse is a piece of output.
+type ReadComponentLogsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The bytes, at most 32 KiB; a piece may end within a line or a character.
+	Data []byte `protobuf:"bytes,1,opt,name=data,proto3" json:"data,omitempty"`
+	// How many bytes before this piece, and after the one sent last, are not kept
+	// any more.
+	MissedBytes   uint64 `protobuf:"varint,2,opt,name=missed_bytes,json=missedBytes,proto3" json:"missed_bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadComponentLogsResponse) Reset() {
+	*x = ReadComponentLogsResponse{}
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadComponentLogsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadComponentLogsResponse) ProtoMessage() {}
+
+func (x *ReadComponentLogsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadComponentLogsResponse.ProtoReflect.Descriptor instead.
+func (*ReadComponentLogsResponse) Descriptor() ([]byte, []int) {
+	return file_staddle_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *ReadComponentLogsResponse) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+func (x *ReadComponentLogsResponse) GetMissedBytes() uint64 {
+	if x != nil {
+		return x.MissedBytes
+	}
+	return 0
+}
+
+// SetLogLevelRequest says which level, of whom, for how long.
+type SetLogLevelRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the component, or "supervisor". Empty means all of them.
+	Component string `protobuf:"bytes,1,opt,name=component,proto3" json:"component,omitempty"`
+	// The level: lines below it are not written.
+	Level v1.LogLevel `protobuf:"varint,2,opt,name=level,proto3,enum=staddle.process.v1.LogLevel" json:"level,omitempty"`
+	// After this time the process goes back to the level that it was started
+	// with. Unset means never, as long as it lives. At least 1 s, at most 24 h.
+	Period        *durationpb.Duration `protobuf:"bytes,3,opt,name=period,proto3" json:"period,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetLogLevelRequest) Reset() {
+	*x = SetLogLevelRequest{}
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetLogLevelRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetLogLevelRequest) ProtoMessage() {}
+
+func (x *SetLogLevelRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetLogLevelRequest.ProtoReflect.Descriptor instead.
+func (*SetLogLevelRequest) Descriptor() ([]byte, []int) {
+	return file_staddle_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *SetLogLevelRequest) GetComponent() string {
+	if x != nil {
+		return x.Component
+	}
+	return ""
+}
+
+func (x *SetLogLevelRequest) GetLevel() v1.LogLevel {
+	if x != nil {
+		return x.Level
+	}
+	return v1.LogLevel(0)
+}
+
+func (x *SetLogLevelRequest) GetPeriod() *durationpb.Duration {
+	if x != nil {
+		return x.Period
+	}
+	return nil
+}
+
+// LogLevelOutcome is what became of the wish in one process.
+type LogLevelOutcome struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the component.
+	Component string `protobuf:"bytes,1,opt,name=component,proto3" json:"component,omitempty"`
+	// The level that counted until then. Unspecified if it was not reached.
+	Previous v1.LogLevel `protobuf:"varint,2,opt,name=previous,proto3,enum=staddle.process.v1.LogLevel" json:"previous,omitempty"`
+	// Why the level was not set, in one sentence. Empty when it was.
+	Failure       string `protobuf:"bytes,3,opt,name=failure,proto3" json:"failure,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LogLevelOutcome) Reset() {
+	*x = LogLevelOutcome{}
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LogLevelOutcome) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LogLevelOutcome) ProtoMessage() {}
+
+func (x *LogLevelOutcome) ProtoReflect() protoreflect.Message {
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LogLevelOutcome.ProtoReflect.Descriptor instead.
+func (*LogLevelOutcome) Descriptor() ([]byte, []int) {
+	return file_staddle_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *LogLevelOutcome) GetComponent() string {
+	if x != nil {
+		return x.Component
+	}
+	return ""
+}
+
+func (x *LogLevelOutcome) GetPrevious() v1.LogLevel {
+	if x != nil {
+		return x.Previous
+	}
+	return v1.LogLevel(0)
+}
+
+func (x *LogLevelOutcome) GetFailure() string {
+	if x != nil {
+		return x.Failure
+	}
+	return ""
+}
+
+// SetLogLevelResponse has one outcome per process.
+type SetLogLevelResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The outcomes, in the order of the graph, the supervisor's own last. A program
+	// that is not of Staddle has none.
+	Outcomes      []*LogLevelOutcome `protobuf:"bytes,1,rep,name=outcomes,proto3" json:"outcomes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetLogLevelResponse) Reset() {
+	*x = SetLogLevelResponse{}
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetLogLevelResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetLogLevelResponse) ProtoMessage() {}
+
+func (x *SetLogLevelResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetLogLevelResponse.ProtoReflect.Descriptor instead.
+func (*SetLogLevelResponse) Descriptor() ([]byte, []int) {
+	return file_staddle_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *SetLogLevelResponse) GetOutcomes() []*LogLevelOutcome {
+	if x != nil {
+		return x.Outcomes
+	}
+	return nil
+}
+
 var File_staddle_supervisor_v1_supervisor_proto protoreflect.FileDescriptor
 
 const file_staddle_supervisor_v1_supervisor_proto_rawDesc = "" +
 	"\n" +
-	"&staddle/supervisor/v1/supervisor.proto\x12\x15staddle.supervisor.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a staddle/options/v1/options.proto\"\xe2\x02\n" +
+	"&staddle/supervisor/v1/supervisor.proto\x12\x15staddle.supervisor.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a staddle/options/v1/options.proto\x1a staddle/process/v1/process.proto\"\xe2\x02\n" +
 	"\tComponent\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05needs\x18\x02 \x03(\tR\x05needs\x12\x1d\n" +
@@ -782,7 +1629,65 @@ const file_staddle_supervisor_v1_supervisor_proto_rawDesc = "" +
 	"\amessage\x18\x03 \x01(\tR\amessage\x12*\n" +
 	"\x02at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\"\x11\n" +
 	"\x0fShutdownRequest\"\x12\n" +
-	"\x10ShutdownResponse*\x82\x02\n" +
+	"\x10ShutdownResponse\"5\n" +
+	"\x14StopComponentRequest\x12\x1d\n" +
+	"\x04name\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18?R\x04name\"\x17\n" +
+	"\x15StopComponentResponse\"6\n" +
+	"\x15StartComponentRequest\x12\x1d\n" +
+	"\x04name\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18?R\x04name\"\x18\n" +
+	"\x16StartComponentResponse\"\xab\x03\n" +
+	"\x0eComponentEvent\x12\x10\n" +
+	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12*\n" +
+	"\x02at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x1c\n" +
+	"\tcomponent\x18\x03 \x01(\tR\tcomponent\x129\n" +
+	"\x04from\x18\x04 \x01(\x0e2%.staddle.supervisor.v1.ComponentStateR\x04from\x125\n" +
+	"\x02to\x18\x05 \x01(\x0e2%.staddle.supervisor.v1.ComponentStateR\x02to\x12\x14\n" +
+	"\x05cause\x18\x06 \x01(\tR\x05cause\x12 \n" +
+	"\texit_code\x18\a \x01(\x05H\x00R\bexitCode\x88\x01\x01\x12\x1f\n" +
+	"\vexit_signal\x18\b \x01(\tR\n" +
+	"exitSignal\x12\x18\n" +
+	"\aattempt\x18\t \x01(\rR\aattempt\x128\n" +
+	"\n" +
+	"next_delay\x18\n" +
+	" \x01(\v2\x19.google.protobuf.DurationR\tnextDelay\x12\x10\n" +
+	"\x03pid\x18\v \x01(\x05R\x03pidB\f\n" +
+	"\n" +
+	"_exit_code\"Z\n" +
+	"\x11ListEventsRequest\x12%\n" +
+	"\tcomponent\x18\x01 \x01(\tB\a\xbaH\x04r\x02\x18?R\tcomponent\x12\x1e\n" +
+	"\x05limit\x18\x02 \x01(\rB\b\xbaH\x05*\x03\x18\xe8\aR\x05limit\"g\n" +
+	"\x12ListEventsResponse\x12=\n" +
+	"\x06events\x18\x01 \x03(\v2%.staddle.supervisor.v1.ComponentEventR\x06events\x12\x12\n" +
+	"\x04life\x18\x02 \x01(\tR\x04life\"u\n" +
+	"\x12WatchEventsRequest\x12%\n" +
+	"\tcomponent\x18\x01 \x01(\tB\a\xbaH\x04r\x02\x18?R\tcomponent\x12\x1b\n" +
+	"\tafter_seq\x18\x02 \x01(\x04R\bafterSeq\x12\x1b\n" +
+	"\x04life\x18\x03 \x01(\tB\a\xbaH\x04r\x02\x18@R\x04life\"~\n" +
+	"\x13WatchEventsResponse\x12;\n" +
+	"\x05event\x18\x01 \x01(\v2%.staddle.supervisor.v1.ComponentEventR\x05event\x12\x12\n" +
+	"\x04life\x18\x02 \x01(\tR\x04life\x12\x16\n" +
+	"\x06missed\x18\x03 \x01(\x04R\x06missed\"\x8f\x01\n" +
+	"\x18ReadComponentLogsRequest\x12\x1d\n" +
+	"\x04name\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18?R\x04name\x12-\n" +
+	"\n" +
+	"tail_lines\x18\x02 \x01(\rB\t\xbaH\x06*\x04\x18\xc0\x84=H\x00R\ttailLines\x88\x01\x01\x12\x16\n" +
+	"\x06follow\x18\x03 \x01(\bR\x06followB\r\n" +
+	"\v_tail_lines\"R\n" +
+	"\x19ReadComponentLogsResponse\x12\x12\n" +
+	"\x04data\x18\x01 \x01(\fR\x04data\x12!\n" +
+	"\fmissed_bytes\x18\x02 \x01(\x04R\vmissedBytes\"\xc0\x01\n" +
+	"\x12SetLogLevelRequest\x12%\n" +
+	"\tcomponent\x18\x01 \x01(\tB\a\xbaH\x04r\x02\x18?R\tcomponent\x12>\n" +
+	"\x05level\x18\x02 \x01(\x0e2\x1c.staddle.process.v1.LogLevelB\n" +
+	"\xbaH\a\x82\x01\x04\x10\x01 \x00R\x05level\x12C\n" +
+	"\x06period\x18\x03 \x01(\v2\x19.google.protobuf.DurationB\x10\xbaH\r\xaa\x01\n" +
+	"\"\x04\b\x80\xa3\x052\x02\b\x01R\x06period\"\x83\x01\n" +
+	"\x0fLogLevelOutcome\x12\x1c\n" +
+	"\tcomponent\x18\x01 \x01(\tR\tcomponent\x128\n" +
+	"\bprevious\x18\x02 \x01(\x0e2\x1c.staddle.process.v1.LogLevelR\bprevious\x12\x18\n" +
+	"\afailure\x18\x03 \x01(\tR\afailure\"Y\n" +
+	"\x13SetLogLevelResponse\x12B\n" +
+	"\boutcomes\x18\x01 \x03(\v2&.staddle.supervisor.v1.LogLevelOutcomeR\boutcomes*\x82\x02\n" +
 	"\x0eComponentState\x12\x1f\n" +
 	"\x1bCOMPONENT_STATE_UNSPECIFIED\x10\x00\x12\x1b\n" +
 	"\x17COMPONENT_STATE_WAITING\x10\x01\x12\x1c\n" +
@@ -799,17 +1704,37 @@ const file_staddle_supervisor_v1_supervisor_proto_rawDesc = "" +
 	"\x13UPGRADE_STAGE_READY\x10\x03\x12\x18\n" +
 	"\x14UPGRADE_STAGE_FAILED\x10\x04\x12\x1e\n" +
 	"\x1aUPGRADE_STAGE_PUTTING_BACK\x10\x05\x12\x1b\n" +
-	"\x17UPGRADE_STAGE_INSTALLED\x10\x062\xcd\x04\n" +
+	"\x17UPGRADE_STAGE_INSTALLED\x10\x062\x9c\n" +
+	"\n" +
 	"\x11SupervisorService\x12h\n" +
 	"\bGetGraph\x12&.staddle.supervisor.v1.GetGraphRequest\x1a'.staddle.supervisor.v1.GetGraphResponse\"\v\x8a\xb5\x18\x04\n" +
 	"\x02\x01\a\x90\x02\x01\x12p\n" +
 	"\n" +
 	"WatchGraph\x12(.staddle.supervisor.v1.WatchGraphRequest\x1a).staddle.supervisor.v1.WatchGraphResponse\"\v\x8a\xb5\x18\x04\n" +
-	"\x02\x01\a\x90\x02\x010\x01\x12|\n" +
+	"\x02\x01\a\x90\x02\x010\x01\x12v\n" +
+	"\rStopComponent\x12+.staddle.supervisor.v1.StopComponentRequest\x1a,.staddle.supervisor.v1.StopComponentResponse\"\n" +
+	"\x8a\xb5\x18\x03\n" +
+	"\x01\x01\x90\x02\x02\x12y\n" +
+	"\x0eStartComponent\x12,.staddle.supervisor.v1.StartComponentRequest\x1a-.staddle.supervisor.v1.StartComponentResponse\"\n" +
+	"\x8a\xb5\x18\x03\n" +
+	"\x01\x01\x90\x02\x02\x12|\n" +
 	"\x10RestartComponent\x12..staddle.supervisor.v1.RestartComponentRequest\x1a/.staddle.supervisor.v1.RestartComponentResponse\"\a\x8a\xb5\x18\x03\n" +
 	"\x01\x01\x12u\n" +
 	"\rUpgradeRunner\x12+.staddle.supervisor.v1.UpgradeRunnerRequest\x1a,.staddle.supervisor.v1.UpgradeRunnerResponse\"\a\x8a\xb5\x18\x03\n" +
-	"\x01\x010\x01\x12g\n" +
+	"\x01\x010\x01\x12m\n" +
+	"\n" +
+	"ListEvents\x12(.staddle.supervisor.v1.ListEventsRequest\x1a).staddle.supervisor.v1.ListEventsResponse\"\n" +
+	"\x8a\xb5\x18\x03\n" +
+	"\x01\x01\x90\x02\x01\x12r\n" +
+	"\vWatchEvents\x12).staddle.supervisor.v1.WatchEventsRequest\x1a*.staddle.supervisor.v1.WatchEventsResponse\"\n" +
+	"\x8a\xb5\x18\x03\n" +
+	"\x01\x01\x90\x02\x010\x01\x12\x84\x01\n" +
+	"\x11ReadComponentLogs\x12/.staddle.supervisor.v1.ReadComponentLogsRequest\x1a0.staddle.supervisor.v1.ReadComponentLogsResponse\"\n" +
+	"\x8a\xb5\x18\x03\n" +
+	"\x01\x01\x90\x02\x010\x01\x12p\n" +
+	"\vSetLogLevel\x12).staddle.supervisor.v1.SetLogLevelRequest\x1a*.staddle.supervisor.v1.SetLogLevelResponse\"\n" +
+	"\x8a\xb5\x18\x03\n" +
+	"\x01\x01\x90\x02\x02\x12g\n" +
 	"\bShutdown\x12&.staddle.supervisor.v1.ShutdownRequest\x1a'.staddle.supervisor.v1.ShutdownResponse\"\n" +
 	"\x8a\xb5\x18\x03\n" +
 	"\x01\x01\x90\x02\x02B\xe1\x01\n" +
@@ -828,46 +1753,84 @@ func file_staddle_supervisor_v1_supervisor_proto_rawDescGZIP() []byte {
 }
 
 var file_staddle_supervisor_v1_supervisor_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_staddle_supervisor_v1_supervisor_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_staddle_supervisor_v1_supervisor_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
 var file_staddle_supervisor_v1_supervisor_proto_goTypes = []any{
-	(ComponentState)(0),              // 0: staddle.supervisor.v1.ComponentState
-	(UpgradeStage)(0),                // 1: staddle.supervisor.v1.UpgradeStage
-	(*Component)(nil),                // 2: staddle.supervisor.v1.Component
-	(*GetGraphRequest)(nil),          // 3: staddle.supervisor.v1.GetGraphRequest
-	(*GetGraphResponse)(nil),         // 4: staddle.supervisor.v1.GetGraphResponse
-	(*WatchGraphRequest)(nil),        // 5: staddle.supervisor.v1.WatchGraphRequest
-	(*WatchGraphResponse)(nil),       // 6: staddle.supervisor.v1.WatchGraphResponse
-	(*RestartComponentRequest)(nil),  // 7: staddle.supervisor.v1.RestartComponentRequest
-	(*RestartComponentResponse)(nil), // 8: staddle.supervisor.v1.RestartComponentResponse
-	(*UpgradeRunnerRequest)(nil),     // 9: staddle.supervisor.v1.UpgradeRunnerRequest
-	(*UpgradeRunnerResponse)(nil),    // 10: staddle.supervisor.v1.UpgradeRunnerResponse
-	(*ShutdownRequest)(nil),          // 11: staddle.supervisor.v1.ShutdownRequest
-	(*ShutdownResponse)(nil),         // 12: staddle.supervisor.v1.ShutdownResponse
-	(*timestamppb.Timestamp)(nil),    // 13: google.protobuf.Timestamp
+	(ComponentState)(0),               // 0: staddle.supervisor.v1.ComponentState
+	(UpgradeStage)(0),                 // 1: staddle.supervisor.v1.UpgradeStage
+	(*Component)(nil),                 // 2: staddle.supervisor.v1.Component
+	(*GetGraphRequest)(nil),           // 3: staddle.supervisor.v1.GetGraphRequest
+	(*GetGraphResponse)(nil),          // 4: staddle.supervisor.v1.GetGraphResponse
+	(*WatchGraphRequest)(nil),         // 5: staddle.supervisor.v1.WatchGraphRequest
+	(*WatchGraphResponse)(nil),        // 6: staddle.supervisor.v1.WatchGraphResponse
+	(*RestartComponentRequest)(nil),   // 7: staddle.supervisor.v1.RestartComponentRequest
+	(*RestartComponentResponse)(nil),  // 8: staddle.supervisor.v1.RestartComponentResponse
+	(*UpgradeRunnerRequest)(nil),      // 9: staddle.supervisor.v1.UpgradeRunnerRequest
+	(*UpgradeRunnerResponse)(nil),     // 10: staddle.supervisor.v1.UpgradeRunnerResponse
+	(*ShutdownRequest)(nil),           // 11: staddle.supervisor.v1.ShutdownRequest
+	(*ShutdownResponse)(nil),          // 12: staddle.supervisor.v1.ShutdownResponse
+	(*StopComponentRequest)(nil),      // 13: staddle.supervisor.v1.StopComponentRequest
+	(*StopComponentResponse)(nil),     // 14: staddle.supervisor.v1.StopComponentResponse
+	(*StartComponentRequest)(nil),     // 15: staddle.supervisor.v1.StartComponentRequest
+	(*StartComponentResponse)(nil),    // 16: staddle.supervisor.v1.StartComponentResponse
+	(*ComponentEvent)(nil),            // 17: staddle.supervisor.v1.ComponentEvent
+	(*ListEventsRequest)(nil),         // 18: staddle.supervisor.v1.ListEventsRequest
+	(*ListEventsResponse)(nil),        // 19: staddle.supervisor.v1.ListEventsResponse
+	(*WatchEventsRequest)(nil),        // 20: staddle.supervisor.v1.WatchEventsRequest
+	(*WatchEventsResponse)(nil),       // 21: staddle.supervisor.v1.WatchEventsResponse
+	(*ReadComponentLogsRequest)(nil),  // 22: staddle.supervisor.v1.ReadComponentLogsRequest
+	(*ReadComponentLogsResponse)(nil), // 23: staddle.supervisor.v1.ReadComponentLogsResponse
+	(*SetLogLevelRequest)(nil),        // 24: staddle.supervisor.v1.SetLogLevelRequest
+	(*LogLevelOutcome)(nil),           // 25: staddle.supervisor.v1.LogLevelOutcome
+	(*SetLogLevelResponse)(nil),       // 26: staddle.supervisor.v1.SetLogLevelResponse
+	(*timestamppb.Timestamp)(nil),     // 27: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),       // 28: google.protobuf.Duration
+	(v1.LogLevel)(0),                  // 29: staddle.process.v1.LogLevel
 }
 var file_staddle_supervisor_v1_supervisor_proto_depIdxs = []int32{
 	0,  // 0: staddle.supervisor.v1.Component.state:type_name -> staddle.supervisor.v1.ComponentState
-	13, // 1: staddle.supervisor.v1.Component.since:type_name -> google.protobuf.Timestamp
-	13, // 2: staddle.supervisor.v1.Component.next_start_at:type_name -> google.protobuf.Timestamp
+	27, // 1: staddle.supervisor.v1.Component.since:type_name -> google.protobuf.Timestamp
+	27, // 2: staddle.supervisor.v1.Component.next_start_at:type_name -> google.protobuf.Timestamp
 	2,  // 3: staddle.supervisor.v1.GetGraphResponse.components:type_name -> staddle.supervisor.v1.Component
 	2,  // 4: staddle.supervisor.v1.WatchGraphResponse.components:type_name -> staddle.supervisor.v1.Component
 	1,  // 5: staddle.supervisor.v1.UpgradeRunnerResponse.stage:type_name -> staddle.supervisor.v1.UpgradeStage
-	13, // 6: staddle.supervisor.v1.UpgradeRunnerResponse.at:type_name -> google.protobuf.Timestamp
-	3,  // 7: staddle.supervisor.v1.SupervisorService.GetGraph:input_type -> staddle.supervisor.v1.GetGraphRequest
-	5,  // 8: staddle.supervisor.v1.SupervisorService.WatchGraph:input_type -> staddle.supervisor.v1.WatchGraphRequest
-	7,  // 9: staddle.supervisor.v1.SupervisorService.RestartComponent:input_type -> staddle.supervisor.v1.RestartComponentRequest
-	9,  // 10: staddle.supervisor.v1.SupervisorService.UpgradeRunner:input_type -> staddle.supervisor.v1.UpgradeRunnerRequest
-	11, // 11: staddle.supervisor.v1.SupervisorService.Shutdown:input_type -> staddle.supervisor.v1.ShutdownRequest
-	4,  // 12: staddle.supervisor.v1.SupervisorService.GetGraph:output_type -> staddle.supervisor.v1.GetGraphResponse
-	6,  // 13: staddle.supervisor.v1.SupervisorService.WatchGraph:output_type -> staddle.supervisor.v1.WatchGraphResponse
-	8,  // 14: staddle.supervisor.v1.SupervisorService.RestartComponent:output_type -> staddle.supervisor.v1.RestartComponentResponse
-	10, // 15: staddle.supervisor.v1.SupervisorService.UpgradeRunner:output_type -> staddle.supervisor.v1.UpgradeRunnerResponse
-	12, // 16: staddle.supervisor.v1.SupervisorService.Shutdown:output_type -> staddle.supervisor.v1.ShutdownResponse
-	12, // [12:17] is the sub-list for method output_type
-	7,  // [7:12] is the sub-list for method input_type
-	7,  // [7:7] is the sub-list for extension type_name
-	7,  // [7:7] is the sub-list for extension extendee
-	0,  // [0:7] is the sub-list for field type_name
+	27, // 6: staddle.supervisor.v1.UpgradeRunnerResponse.at:type_name -> google.protobuf.Timestamp
+	27, // 7: staddle.supervisor.v1.ComponentEvent.at:type_name -> google.protobuf.Timestamp
+	0,  // 8: staddle.supervisor.v1.ComponentEvent.from:type_name -> staddle.supervisor.v1.ComponentState
+	0,  // 9: staddle.supervisor.v1.ComponentEvent.to:type_name -> staddle.supervisor.v1.ComponentState
+	28, // 10: staddle.supervisor.v1.ComponentEvent.next_delay:type_name -> google.protobuf.Duration
+	17, // 11: staddle.supervisor.v1.ListEventsResponse.events:type_name -> staddle.supervisor.v1.ComponentEvent
+	17, // 12: staddle.supervisor.v1.WatchEventsResponse.event:type_name -> staddle.supervisor.v1.ComponentEvent
+	29, // 13: staddle.supervisor.v1.SetLogLevelRequest.level:type_name -> staddle.process.v1.LogLevel
+	28, // 14: staddle.supervisor.v1.SetLogLevelRequest.period:type_name -> google.protobuf.Duration
+	29, // 15: staddle.supervisor.v1.LogLevelOutcome.previous:type_name -> staddle.process.v1.LogLevel
+	25, // 16: staddle.supervisor.v1.SetLogLevelResponse.outcomes:type_name -> staddle.supervisor.v1.LogLevelOutcome
+	3,  // 17: staddle.supervisor.v1.SupervisorService.GetGraph:input_type -> staddle.supervisor.v1.GetGraphRequest
+	5,  // 18: staddle.supervisor.v1.SupervisorService.WatchGraph:input_type -> staddle.supervisor.v1.WatchGraphRequest
+	13, // 19: staddle.supervisor.v1.SupervisorService.StopComponent:input_type -> staddle.supervisor.v1.StopComponentRequest
+	15, // 20: staddle.supervisor.v1.SupervisorService.StartComponent:input_type -> staddle.supervisor.v1.StartComponentRequest
+	7,  // 21: staddle.supervisor.v1.SupervisorService.RestartComponent:input_type -> staddle.supervisor.v1.RestartComponentRequest
+	9,  // 22: staddle.supervisor.v1.SupervisorService.UpgradeRunner:input_type -> staddle.supervisor.v1.UpgradeRunnerRequest
+	18, // 23: staddle.supervisor.v1.SupervisorService.ListEvents:input_type -> staddle.supervisor.v1.ListEventsRequest
+	20, // 24: staddle.supervisor.v1.SupervisorService.WatchEvents:input_type -> staddle.supervisor.v1.WatchEventsRequest
+	22, // 25: staddle.supervisor.v1.SupervisorService.ReadComponentLogs:input_type -> staddle.supervisor.v1.ReadComponentLogsRequest
+	24, // 26: staddle.supervisor.v1.SupervisorService.SetLogLevel:input_type -> staddle.supervisor.v1.SetLogLevelRequest
+	11, // 27: staddle.supervisor.v1.SupervisorService.Shutdown:input_type -> staddle.supervisor.v1.ShutdownRequest
+	4,  // 28: staddle.supervisor.v1.SupervisorService.GetGraph:output_type -> staddle.supervisor.v1.GetGraphResponse
+	6,  // 29: staddle.supervisor.v1.SupervisorService.WatchGraph:output_type -> staddle.supervisor.v1.WatchGraphResponse
+	14, // 30: staddle.supervisor.v1.SupervisorService.StopComponent:output_type -> staddle.supervisor.v1.StopComponentResponse
+	16, // 31: staddle.supervisor.v1.SupervisorService.StartComponent:output_type -> staddle.supervisor.v1.StartComponentResponse
+	8,  // 32: staddle.supervisor.v1.SupervisorService.RestartComponent:output_type -> staddle.supervisor.v1.RestartComponentResponse
+	10, // 33: staddle.supervisor.v1.SupervisorService.UpgradeRunner:output_type -> staddle.supervisor.v1.UpgradeRunnerResponse
+	19, // 34: staddle.supervisor.v1.SupervisorService.ListEvents:output_type -> staddle.supervisor.v1.ListEventsResponse
+	21, // 35: staddle.supervisor.v1.SupervisorService.WatchEvents:output_type -> staddle.supervisor.v1.WatchEventsResponse
+	23, // 36: staddle.supervisor.v1.SupervisorService.ReadComponentLogs:output_type -> staddle.supervisor.v1.ReadComponentLogsResponse
+	26, // 37: staddle.supervisor.v1.SupervisorService.SetLogLevel:output_type -> staddle.supervisor.v1.SetLogLevelResponse
+	12, // 38: staddle.supervisor.v1.SupervisorService.Shutdown:output_type -> staddle.supervisor.v1.ShutdownResponse
+	28, // [28:39] is the sub-list for method output_type
+	17, // [17:28] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_staddle_supervisor_v1_supervisor_proto_init() }
@@ -875,13 +1838,15 @@ func file_staddle_supervisor_v1_supervisor_proto_init() {
 	if File_staddle_supervisor_v1_supervisor_proto != nil {
 		return
 	}
+	file_staddle_supervisor_v1_supervisor_proto_msgTypes[15].OneofWrappers = []any{}
+	file_staddle_supervisor_v1_supervisor_proto_msgTypes[20].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_staddle_supervisor_v1_supervisor_proto_rawDesc), len(file_staddle_supervisor_v1_supervisor_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   11,
+			NumMessages:   25,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

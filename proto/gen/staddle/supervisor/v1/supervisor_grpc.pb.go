@@ -22,11 +22,17 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	SupervisorService_GetGraph_FullMethodName         = "/staddle.supervisor.v1.SupervisorService/GetGraph"
-	SupervisorService_WatchGraph_FullMethodName       = "/staddle.supervisor.v1.SupervisorService/WatchGraph"
-	SupervisorService_RestartComponent_FullMethodName = "/staddle.supervisor.v1.SupervisorService/RestartComponent"
-	SupervisorService_UpgradeRunner_FullMethodName    = "/staddle.supervisor.v1.SupervisorService/UpgradeRunner"
-	SupervisorService_Shutdown_FullMethodName         = "/staddle.supervisor.v1.SupervisorService/Shutdown"
+	SupervisorService_GetGraph_FullMethodName          = "/staddle.supervisor.v1.SupervisorService/GetGraph"
+	SupervisorService_WatchGraph_FullMethodName        = "/staddle.supervisor.v1.SupervisorService/WatchGraph"
+	SupervisorService_StopComponent_FullMethodName     = "/staddle.supervisor.v1.SupervisorService/StopComponent"
+	SupervisorService_StartComponent_FullMethodName    = "/staddle.supervisor.v1.SupervisorService/StartComponent"
+	SupervisorService_RestartComponent_FullMethodName  = "/staddle.supervisor.v1.SupervisorService/RestartComponent"
+	SupervisorService_UpgradeRunner_FullMethodName     = "/staddle.supervisor.v1.SupervisorService/UpgradeRunner"
+	SupervisorService_ListEvents_FullMethodName        = "/staddle.supervisor.v1.SupervisorService/ListEvents"
+	SupervisorService_WatchEvents_FullMethodName       = "/staddle.supervisor.v1.SupervisorService/WatchEvents"
+	SupervisorService_ReadComponentLogs_FullMethodName = "/staddle.supervisor.v1.SupervisorService/ReadComponentLogs"
+	SupervisorService_SetLogLevel_FullMethodName       = "/staddle.supervisor.v1.SupervisorService/SetLogLevel"
+	SupervisorService_Shutdown_FullMethodName          = "/staddle.supervisor.v1.SupervisorService/Shutdown"
 )
 
 // SupervisorServiceClient is the client API for SupervisorService service.
@@ -42,10 +48,23 @@ type SupervisorServiceClient interface {
 	// slow reader skips states. Safe to repeat. Ends with Unavailable when the
 	// supervisor stops.
 	WatchGraph(ctx context.Context, in *WatchGraphRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchGraphResponse], error)
+	// StopComponent ends one component within its stop time-out and keeps it
+	// stopped, whatever it was doing, until StartComponent or RestartComponent
+	// names it or another supervisor starts. What needs it stays up; what still
+	// waits for it goes on waiting. It returns once the process is gone. Safe to
+	// repeat. Returns NotFound if there is no such component; Unavailable when the
+	// supervisor ends first.
+	StopComponent(ctx context.Context, in *StopComponentRequest, opts ...grpc.CallOption) (*StopComponentResponse, error)
+	// StartComponent lifts StopComponent: the component is started as soon as its
+	// needs allow. It does not wait for the start. For one that was not stopped it
+	// changes nothing. Safe to repeat. Returns NotFound if there is no such
+	// component; Conflict while it, or the whole supervisor, is stopping.
+	StartComponent(ctx context.Context, in *StartComponentRequest, opts ...grpc.CallOption) (*StartComponentResponse, error)
 	// RestartComponent ends one component within its stop time-out and starts
-	// it again. It returns once the old process is gone, and does not wait for
-	// the new one to be ready. Repeating it restarts once more. Returns NotFound
-	// if there is no such component; Conflict while it, or the whole supervisor, is stopping.
+	// it again, also one that StopComponent keeps stopped. It returns once the old
+	// process is gone, and does not wait for the new one to be ready. Repeating it
+	// restarts once more. Returns NotFound if there is no such component; Conflict
+	// while it, or the whole supervisor, is stopping.
 	RestartComponent(ctx context.Context, in *RestartComponentRequest, opts ...grpc.CallOption) (*RestartComponentResponse, error)
 	// UpgradeRunner restarts every component, one after the other in dependency
 	// order, with new binaries or in place; each must become ready within its
@@ -59,6 +78,32 @@ type SupervisorServiceClient interface {
 	// nothing touched, while a component is not ready, PUT_BACK when the old binaries
 	// are back; Unavailable when the supervisor stops meanwhile.
 	UpgradeRunner(ctx context.Context, in *UpgradeRunnerRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[UpgradeRunnerResponse], error)
+	// ListEvents returns the newest transitions of components that are kept, the
+	// oldest first. The last 1000 are kept, in memory, for the life of the
+	// supervisor. Answers at once. Safe to repeat. Returns NotFound if a component
+	// is named that does not exist.
+	ListEvents(ctx context.Context, in *ListEventsRequest, opts ...grpc.CallOption) (*ListEventsResponse, error)
+	// WatchEvents sends the transitions that are kept and come after the position
+	// in the request, one per message, and then each new one when it happens. A
+	// reader too slow for the ring is told how many it missed; it never holds up
+	// the supervisor. Safe to repeat: resume by life and after_seq. Returns
+	// NotFound if a component is named that does not exist. Ends with Unavailable
+	// when the supervisor stops.
+	WatchEvents(ctx context.Context, in *WatchEventsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchEventsResponse], error)
+	// ReadComponentLogs sends what the processes of a component wrote to standard
+	// output and standard error, as bytes in the order in which they wrote. The
+	// newest 8 MiB and an older part of at most 64 MiB are kept, over restarts of
+	// the component and of the supervisor. With follow it goes on with each new
+	// output, over restarts of the component, until the caller ends the call. Safe
+	// to repeat. Returns NotFound if there is no such component. Ends with
+	// Unavailable when the supervisor stops.
+	ReadComponentLogs(ctx context.Context, in *ReadComponentLogsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ReadComponentLogsResponse], error)
+	// SetLogLevel sets the level of the log lines of one component, or of all and
+	// of the supervisor itself, by SetLogLevel of each process. It lasts for the
+	// period, or until the process ends. Each process has its own outcome in the
+	// response. Safe to repeat: the last one counts. Returns NotFound if there is
+	// no such component; Conflict if it is no process of Staddle.
+	SetLogLevel(ctx context.Context, in *SetLogLevelRequest, opts ...grpc.CallOption) (*SetLogLevelResponse, error)
 	// Shutdown begins to stop all components in reverse order and then the
 	// supervisor itself. Workloads, mounts and addresses stay as they are. It
 	// returns when the stop has begun; the end of the process is the end of the
@@ -103,6 +148,26 @@ func (c *supervisorServiceClient) WatchGraph(ctx context.Context, in *WatchGraph
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type SupervisorService_WatchGraphClient = grpc.ServerStreamingClient[WatchGraphResponse]
 
+func (c *supervisorServiceClient) StopComponent(ctx context.Context, in *StopComponentRequest, opts ...grpc.CallOption) (*StopComponentResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(StopComponentResponse)
+	err := c.cc.Invoke(ctx, SupervisorService_StopComponent_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *supervisorServiceClient) StartComponent(ctx context.Context, in *StartComponentRequest, opts ...grpc.CallOption) (*StartComponentResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(StartComponentResponse)
+	err := c.cc.Invoke(ctx, SupervisorService_StartComponent_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *supervisorServiceClient) RestartComponent(ctx context.Context, in *RestartComponentRequest, opts ...grpc.CallOption) (*RestartComponentResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(RestartComponentResponse)
@@ -132,6 +197,64 @@ func (c *supervisorServiceClient) UpgradeRunner(ctx context.Context, in *Upgrade
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type SupervisorService_UpgradeRunnerClient = grpc.ServerStreamingClient[UpgradeRunnerResponse]
 
+func (c *supervisorServiceClient) ListEvents(ctx context.Context, in *ListEventsRequest, opts ...grpc.CallOption) (*ListEventsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListEventsResponse)
+	err := c.cc.Invoke(ctx, SupervisorService_ListEvents_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *supervisorServiceClient) WatchEvents(ctx context.Context, in *WatchEventsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchEventsResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &SupervisorService_ServiceDesc.Streams[2], SupervisorService_WatchEvents_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[WatchEventsRequest, WatchEventsResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type SupervisorService_WatchEventsClient = grpc.ServerStreamingClient[WatchEventsResponse]
+
+func (c *supervisorServiceClient) ReadComponentLogs(ctx context.Context, in *ReadComponentLogsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ReadComponentLogsResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &SupervisorService_ServiceDesc.Streams[3], SupervisorService_ReadComponentLogs_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[ReadComponentLogsRequest, ReadComponentLogsResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type SupervisorService_ReadComponentLogsClient = grpc.ServerStreamingClient[ReadComponentLogsResponse]
+
+func (c *supervisorServiceClient) SetLogLevel(ctx context.Context, in *SetLogLevelRequest, opts ...grpc.CallOption) (*SetLogLevelResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(SetLogLevelResponse)
+	err := c.cc.Invoke(ctx, SupervisorService_SetLogLevel_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *supervisorServiceClient) Shutdown(ctx context.Context, in *ShutdownRequest, opts ...grpc.CallOption) (*ShutdownResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ShutdownResponse)
@@ -155,10 +278,23 @@ type SupervisorServiceServer interface {
 	// slow reader skips states. Safe to repeat. Ends with Unavailable when the
 	// supervisor stops.
 	WatchGraph(*WatchGraphRequest, grpc.ServerStreamingServer[WatchGraphResponse]) error
+	// StopComponent ends one component within its stop time-out and keeps it
+	// stopped, whatever it was doing, until StartComponent or RestartComponent
+	// names it or another supervisor starts. What needs it stays up; what still
+	// waits for it goes on waiting. It returns once the process is gone. Safe to
+	// repeat. Returns NotFound if there is no such component; Unavailable when the
+	// supervisor ends first.
+	StopComponent(context.Context, *StopComponentRequest) (*StopComponentResponse, error)
+	// StartComponent lifts StopComponent: the component is started as soon as its
+	// needs allow. It does not wait for the start. For one that was not stopped it
+	// changes nothing. Safe to repeat. Returns NotFound if there is no such
+	// component; Conflict while it, or the whole supervisor, is stopping.
+	StartComponent(context.Context, *StartComponentRequest) (*StartComponentResponse, error)
 	// RestartComponent ends one component within its stop time-out and starts
-	// it again. It returns once the old process is gone, and does not wait for
-	// the new one to be ready. Repeating it restarts once more. Returns NotFound
-	// if there is no such component; Conflict while it, or the whole supervisor, is stopping.
+	// it again, also one that StopComponent keeps stopped. It returns once the old
+	// process is gone, and does not wait for the new one to be ready. Repeating it
+	// restarts once more. Returns NotFound if there is no such component; Conflict
+	// while it, or the whole supervisor, is stopping.
 	RestartComponent(context.Context, *RestartComponentRequest) (*RestartComponentResponse, error)
 	// UpgradeRunner restarts every component, one after the other in dependency
 	// order, with new binaries or in place; each must become ready within its
@@ -172,6 +308,32 @@ type SupervisorServiceServer interface {
 	// nothing touched, while a component is not ready, PUT_BACK when the old binaries
 	// are back; Unavailable when the supervisor stops meanwhile.
 	UpgradeRunner(*UpgradeRunnerRequest, grpc.ServerStreamingServer[UpgradeRunnerResponse]) error
+	// ListEvents returns the newest transitions of components that are kept, the
+	// oldest first. The last 1000 are kept, in memory, for the life of the
+	// supervisor. Answers at once. Safe to repeat. Returns NotFound if a component
+	// is named that does not exist.
+	ListEvents(context.Context, *ListEventsRequest) (*ListEventsResponse, error)
+	// WatchEvents sends the transitions that are kept and come after the position
+	// in the request, one per message, and then each new one when it happens. A
+	// reader too slow for the ring is told how many it missed; it never holds up
+	// the supervisor. Safe to repeat: resume by life and after_seq. Returns
+	// NotFound if a component is named that does not exist. Ends with Unavailable
+	// when the supervisor stops.
+	WatchEvents(*WatchEventsRequest, grpc.ServerStreamingServer[WatchEventsResponse]) error
+	// ReadComponentLogs sends what the processes of a component wrote to standard
+	// output and standard error, as bytes in the order in which they wrote. The
+	// newest 8 MiB and an older part of at most 64 MiB are kept, over restarts of
+	// the component and of the supervisor. With follow it goes on with each new
+	// output, over restarts of the component, until the caller ends the call. Safe
+	// to repeat. Returns NotFound if there is no such component. Ends with
+	// Unavailable when the supervisor stops.
+	ReadComponentLogs(*ReadComponentLogsRequest, grpc.ServerStreamingServer[ReadComponentLogsResponse]) error
+	// SetLogLevel sets the level of the log lines of one component, or of all and
+	// of the supervisor itself, by SetLogLevel of each process. It lasts for the
+	// period, or until the process ends. Each process has its own outcome in the
+	// response. Safe to repeat: the last one counts. Returns NotFound if there is
+	// no such component; Conflict if it is no process of Staddle.
+	SetLogLevel(context.Context, *SetLogLevelRequest) (*SetLogLevelResponse, error)
 	// Shutdown begins to stop all components in reverse order and then the
 	// supervisor itself. Workloads, mounts and addresses stay as they are. It
 	// returns when the stop has begun; the end of the process is the end of the
@@ -193,11 +355,29 @@ func (UnimplementedSupervisorServiceServer) GetGraph(context.Context, *GetGraphR
 func (UnimplementedSupervisorServiceServer) WatchGraph(*WatchGraphRequest, grpc.ServerStreamingServer[WatchGraphResponse]) error {
 	return status.Error(codes.Unimplemented, "method WatchGraph not implemented")
 }
+func (UnimplementedSupervisorServiceServer) StopComponent(context.Context, *StopComponentRequest) (*StopComponentResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method StopComponent not implemented")
+}
+func (UnimplementedSupervisorServiceServer) StartComponent(context.Context, *StartComponentRequest) (*StartComponentResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method StartComponent not implemented")
+}
 func (UnimplementedSupervisorServiceServer) RestartComponent(context.Context, *RestartComponentRequest) (*RestartComponentResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method RestartComponent not implemented")
 }
 func (UnimplementedSupervisorServiceServer) UpgradeRunner(*UpgradeRunnerRequest, grpc.ServerStreamingServer[UpgradeRunnerResponse]) error {
 	return status.Error(codes.Unimplemented, "method UpgradeRunner not implemented")
+}
+func (UnimplementedSupervisorServiceServer) ListEvents(context.Context, *ListEventsRequest) (*ListEventsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListEvents not implemented")
+}
+func (UnimplementedSupervisorServiceServer) WatchEvents(*WatchEventsRequest, grpc.ServerStreamingServer[WatchEventsResponse]) error {
+	return status.Error(codes.Unimplemented, "method WatchEvents not implemented")
+}
+func (UnimplementedSupervisorServiceServer) ReadComponentLogs(*ReadComponentLogsRequest, grpc.ServerStreamingServer[ReadComponentLogsResponse]) error {
+	return status.Error(codes.Unimplemented, "method ReadComponentLogs not implemented")
+}
+func (UnimplementedSupervisorServiceServer) SetLogLevel(context.Context, *SetLogLevelRequest) (*SetLogLevelResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method SetLogLevel not implemented")
 }
 func (UnimplementedSupervisorServiceServer) Shutdown(context.Context, *ShutdownRequest) (*ShutdownResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Shutdown not implemented")
@@ -252,6 +432,42 @@ func _SupervisorService_WatchGraph_Handler(srv interface{}, stream grpc.ServerSt
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type SupervisorService_WatchGraphServer = grpc.ServerStreamingServer[WatchGraphResponse]
 
+func _SupervisorService_StopComponent_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(StopComponentRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(SupervisorServiceServer).StopComponent(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: SupervisorService_StopComponent_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(SupervisorServiceServer).StopComponent(ctx, req.(*StopComponentRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _SupervisorService_StartComponent_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(StartComponentRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(SupervisorServiceServer).StartComponent(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: SupervisorService_StartComponent_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(SupervisorServiceServer).StartComponent(ctx, req.(*StartComponentRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _SupervisorService_RestartComponent_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(RestartComponentRequest)
 	if err := dec(in); err != nil {
@@ -280,6 +496,64 @@ func _SupervisorService_UpgradeRunner_Handler(srv interface{}, stream grpc.Serve
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type SupervisorService_UpgradeRunnerServer = grpc.ServerStreamingServer[UpgradeRunnerResponse]
+
+func _SupervisorService_ListEvents_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListEventsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(SupervisorServiceServer).ListEvents(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: SupervisorService_ListEvents_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(SupervisorServiceServer).ListEvents(ctx, req.(*ListEventsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _SupervisorService_WatchEvents_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(WatchEventsRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(SupervisorServiceServer).WatchEvents(m, &grpc.GenericServerStream[WatchEventsRequest, WatchEventsResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type SupervisorService_WatchEventsServer = grpc.ServerStreamingServer[WatchEventsResponse]
+
+func _SupervisorService_ReadComponentLogs_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(ReadComponentLogsRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(SupervisorServiceServer).ReadComponentLogs(m, &grpc.GenericServerStream[ReadComponentLogsRequest, ReadComponentLogsResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type SupervisorService_ReadComponentLogsServer = grpc.ServerStreamingServer[ReadComponentLogsResponse]
+
+func _SupervisorService_SetLogLevel_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SetLogLevelRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(SupervisorServiceServer).SetLogLevel(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: SupervisorService_SetLogLevel_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(SupervisorServiceServer).SetLogLevel(ctx, req.(*SetLogLevelRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
 
 func _SupervisorService_Shutdown_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ShutdownRequest)
@@ -311,8 +585,24 @@ var SupervisorService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _SupervisorService_GetGraph_Handler,
 		},
 		{
+			MethodName: "StopComponent",
+			Handler:    _SupervisorService_StopComponent_Handler,
+		},
+		{
+			MethodName: "StartComponent",
+			Handler:    _SupervisorService_StartComponent_Handler,
+		},
+		{
 			MethodName: "RestartComponent",
 			Handler:    _SupervisorService_RestartComponent_Handler,
+		},
+		{
+			MethodName: "ListEvents",
+			Handler:    _SupervisorService_ListEvents_Handler,
+		},
+		{
+			MethodName: "SetLogLevel",
+			Handler:    _SupervisorService_SetLogLevel_Handler,
 		},
 		{
 			MethodName: "Shutdown",
@@ -328,6 +618,16 @@ var SupervisorService_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "UpgradeRunner",
 			Handler:       _SupervisorService_UpgradeRunner_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "WatchEvents",
+			Handler:       _SupervisorService_WatchEvents_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "ReadComponentLogs",
+			Handler:       _SupervisorService_ReadComponentLogs_Handler,
 			ServerStreams: true,
 		},
 	},

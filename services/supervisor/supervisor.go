@@ -12,10 +12,12 @@ import (
 	"flag"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	processv1 "staddle.internal/proto/gen/staddle/process/v1"
 	supervisorv1 "staddle.internal/proto/gen/staddle/supervisor/v1"
 
 	"staddle.internal/kit/backoff"
@@ -40,6 +42,9 @@ const silentGrace = 3 * time.Second
 
 // exitMargin is what the end of a killed process and of its cgroup may take.
 const exitMargin = 5 * time.Second
+
+// levelTimeout bounds the wish to one process for another log level.
+const levelTimeout = 2 * time.Second
 
 // Main runs the supervisor and returns its exit code: 2 if the graph is wrong, and
 // then nothing was started.
@@ -66,7 +71,7 @@ func build(p *process.Process, failFast bool) ([]run.Member, error) {
 	plan := planOf(p.Config.Supervisor, g, failFast)
 	var loop *supervise.Loop
 	children := child.New(childConfig(p, specs), child.Deps{Log: p.Log, Exited: func(e child.Exit) {
-		loop.Exited(e.Name, e.PID, e.How)
+		loop.Exited(e.Name, e.PID, machine.Exit{How: e.How, Code: e.Code, Signal: e.Signal})
 	}})
 	loop = supervise.New(plan, supervise.Deps{
 		Children: children, Probe: prober(p, specs), Log: p.Log, Changed: statusOf(p, plan),
@@ -76,7 +81,9 @@ func build(p *process.Process, failFast bool) ([]run.Member, error) {
 		return nil, err
 	}
 	p.Server.AlwaysServe(supervisorv1.SupervisorService_ServiceDesc.ServiceName)
-	supervisorv1.RegisterSupervisorServiceServer(p.Server.GRPC(), api.New(plan, loop, shutdown(p), renewal))
+	supervisorv1.RegisterSupervisorServiceServer(p.Server.GRPC(), api.New(plan, api.Deps{
+		Graph: loop, Outputs: children, Upgrades: renewal, SetLevel: levelSetter(p), Foreign: foreign(specs), Shutdown: shutdown(p),
+	}))
 	return []run.Member{
 		{Name: "folders", Run: folders(p, specs)},
 		{Name: "children", Run: children.Run},
@@ -126,6 +133,26 @@ func childConfig(p *process.Process, specs []child.Spec) child.Config {
 		RunDir:        filepath.Join(p.Paths.Run(), name),
 		LogDir:        filepath.Join(p.Paths.Var(name), "logs"),
 		LeftoverGrace: p.Config.Supervisor.StopTimeout.Std(),
+	}
+}
+
+// foreign tells which components are no processes of ours.
+func foreign(specs []child.Spec) func(string) bool {
+	return func(name string) bool {
+		return slices.ContainsFunc(specs, func(s child.Spec) bool { return s.Name == name && s.Foreign })
+	}
+}
+
+// levelSetter asks a process on its own socket, this one too.
+func levelSetter(p *process.Process) func(context.Context, string, *processv1.SetLogLevelRequest) (*processv1.SetLogLevelResponse, error) {
+	return func(ctx context.Context, component string, req *processv1.SetLogLevelRequest) (*processv1.SetLogLevelResponse, error) {
+		conn, err := p.Dial(component)
+		if err != nil {
+			return nil, err
+		}
+		ctx, cancel := context.WithTimeout(ctx, levelTimeout)
+		defer cancel()
+		return processv1.NewProcessServiceClient(conn).SetLogLevel(ctx, req)
 	}
 }
 

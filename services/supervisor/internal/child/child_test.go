@@ -160,13 +160,13 @@ func TestTrimOutput_LosesNothingWhileAChildWrites(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := trimOutput(dir, "a", 1<<20); err != nil { // small enough
+	if err := newOutputs(dir).trim("a", 1<<20); err != nil { // small enough
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(outputPath(dir, "a") + ".1"); err == nil {
 		t.Error("got an older file, want none below the limit")
 	}
-	if err := trimOutput(dir, "a", 10_000); err != nil {
+	if err := newOutputs(dir).trim("a", 10_000); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := f.WriteString("after\n"); err != nil {
@@ -216,7 +216,7 @@ func TestFork_LeavesTheModeOfPassedFiles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if how := describe(process.Wait()); how != "exit code 7" {
+	if how := describe(process.Wait()).How; how != "exit code 7" {
 		t.Errorf("got %s, want exit code 7", how)
 	}
 	flags, err := unix.FcntlInt(uintptr(p[0]), unix.F_GETFL, 0)

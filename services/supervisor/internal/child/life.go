@@ -123,7 +123,7 @@ func (r *Runner) forgetOwnerLocked(name string) {
 
 // reap waits for one child and tells of its end when nothing of it is left.
 func (r *Runner) reap(ctx context.Context, c *child, pid int) {
-	how := describe(c.process.Wait())
+	exit := describe(c.process.Wait())
 	if err := c.cgroup.clear(ctx); err != nil {
 		r.deps.Log.Warn("processes left", logging.Component(c.spec.Name), logging.Err(err))
 	}
@@ -139,19 +139,22 @@ func (r *Runner) reap(ctx context.Context, c *child, pid int) {
 			r.deps.Log.Warn("leash not closed", logging.Component(c.spec.Name), logging.Err(err))
 		}
 	}
-	r.deps.Exited(Exit{Name: c.spec.Name, PID: pid, How: how})
+	exit.Name, exit.PID = c.spec.Name, pid
+	r.deps.Exited(exit)
 }
 
-// describe says in words how a process ended, also if that cannot be known.
-func describe(state *os.ProcessState, err error) string {
+// describe says how a process ended, also if that cannot be known.
+func describe(state *os.ProcessState, err error) Exit {
 	if err != nil {
-		return "unknown: " + err.Error()
+		return Exit{How: "unknown: " + err.Error()}
 	}
 	if status, ok := state.Sys().(interface {
 		Signaled() bool
 		Signal() unix.Signal
 	}); ok && status.Signaled() {
-		return "signal " + status.Signal().String()
+		signal := status.Signal().String()
+		return Exit{How: "signal " + signal, Signal: signal}
 	}
-	return fmt.Sprintf("exit code %d", state.ExitCode())
+	code := state.ExitCode()
+	return Exit{How: fmt.Sprintf("exit code %d", code), Code: &code}
 }

@@ -56,6 +56,9 @@ type Exit struct {
 	PID  int
 	// How is "exit code 1" or "signal killed".
 	How string
+	// Code is set if it ended by itself, Signal, such as "killed", if that ended it.
+	Code   *int
+	Signal string
 }
 
 // Deps are what a Runner needs from others.
@@ -72,6 +75,7 @@ type Runner struct {
 	deps    Deps
 	spawner spawner
 	store   *fdstore.Manager
+	outputs *outputs
 	boot    string
 	own     uint64   // capabilities of this process
 	told    sync.Map // troubles by their key
@@ -97,7 +101,7 @@ type child struct {
 // New returns a Runner without children.
 func New(cfg Config, deps Deps) *Runner {
 	r := &Runner{
-		cfg: cfg, deps: deps, spawner: spawner{orders: make(chan order)},
+		cfg: cfg, deps: deps, spawner: spawner{orders: make(chan order)}, outputs: newOutputs(cfg.LogDir),
 		children: map[string]*child{}, owners: map[int]string{},
 	}
 	r.store = fdstore.NewManager(
@@ -244,7 +248,7 @@ func (r *Runner) trimOutputs(ctx context.Context) {
 			return
 		}
 		for _, s := range r.cfg.Specs {
-			if err := trimOutput(r.cfg.LogDir, s.Name, maxOutput); err != nil {
+			if err := r.outputs.trim(s.Name, maxOutput); err != nil {
 				r.once("output of "+s.Name, func() {
 					r.deps.Log.Warn("output not trimmed", logging.Component(s.Name), logging.Err(err))
 				})

@@ -13,7 +13,8 @@
 // crashed component is started again, at once or after its back-off, and what
 // needs it stays up; a component that has been ready does not wait for its needs
 // any more, as the process itself does. Everything is retried for ever, unless
-// the plan says to fail fast. Stop is the exact reverse of the order of the plan,
+// the plan says to fail fast. One component may be stopped by itself: it then stays
+// stopped until somebody wants it again, and nobody else is touched. Stop is the exact reverse of the order of the plan,
 // one after the other.
 package machine
 
@@ -74,6 +75,17 @@ type Plan struct {
 	FailFast bool
 }
 
+// Exit is how a process ended.
+type Exit struct {
+	// How says it in words: "exit code 1", "signal killed". Empty means that none
+	// has ended yet.
+	How string
+	// Code is set if it ended by itself, Signal if that ended it; neither is if
+	// nobody knows.
+	Code   *int
+	Signal string
+}
+
 // Member is the state of one component. Members of a table are never changed once
 // Step has returned it.
 type Member struct {
@@ -84,12 +96,12 @@ type Member struct {
 	Reason string
 	// PID of its process, 0 while there is none.
 	PID int
-	// Starts counts its processes.
-	Starts uint32
+	// Starts counts its processes, and Attempt also those that could not be made.
+	Starts, Attempt uint32
 	// NextStart is set only while backing off.
 	NextStart time.Time
 	// LastExit says how its last process ended.
-	LastExit string
+	LastExit Exit
 
 	spawning   bool          // asked to start, and no process id yet
 	startedAt  time.Time     // of the last start
@@ -101,6 +113,8 @@ type Member struct {
 	silent     bool          // gives no answer to health
 	wasReady   bool          // was ready once under this supervisor
 	again      bool          // its stop was asked for by a restart
+	held       bool          // an operator wants it stopped
+	why        string        // its next start was asked for, if it is waiting
 	cause      string        // why it is being stopped, if that is a failure
 	deadline   time.Time     // when a stopping process is killed
 	killed     bool
@@ -140,17 +154,31 @@ func (t Table) clone() Table {
 	return t
 }
 
-// CanRestart returns nil if RestartAsked would do something, NotFound if there is
-// no such component, and Conflict while it, or everything, is stopping.
-func (t Table) CanRestart(name string) error {
+// CanStop returns nil if StopOneAsked is possible, and NotFound if there is no such
+// component.
+func (t Table) CanStop(name string) error {
+	if _, ok := t.Members[name]; !ok {
+		return fault.New(fault.NotFound, "stop component %s: there is none of that name", name)
+	}
+	return nil
+}
+
+// CanStart returns nil if StartOneAsked is possible, NotFound if there is no such
+// component, and Conflict while it, or everything, is stopping.
+func (t Table) CanStart(name string) error { return t.canRun("start", name) }
+
+// CanRestart is the same for RestartAsked.
+func (t Table) CanRestart(name string) error { return t.canRun("restart", name) }
+
+func (t Table) canRun(verb, name string) error {
 	m, ok := t.Members[name]
 	switch {
 	case !ok:
-		return fault.New(fault.NotFound, "restart component %s: there is none of that name", name)
+		return fault.New(fault.NotFound, "%s component %s: there is none of that name", verb, name)
 	case t.Stopping:
-		return fault.New(fault.Conflict, "restart component %s: the supervisor is stopping", name)
+		return fault.New(fault.Conflict, "%s component %s: the supervisor is stopping", verb, name)
 	case m.State == Stopping:
-		return fault.New(fault.Conflict, "restart component %s: it is stopping", name)
+		return fault.New(fault.Conflict, "%s component %s: it is stopping", verb, name)
 	}
 	return nil
 }

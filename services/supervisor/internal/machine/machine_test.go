@@ -60,7 +60,7 @@ func (b *bench) send(e Event) {
 }
 
 func (b *bench) about(kind EventKind, name, reason string) {
-	b.send(Event{Kind: kind, Name: name, PID: b.table.Members[name].PID, Reason: reason})
+	b.send(Event{Kind: kind, Name: name, PID: b.table.Members[name].PID, Reason: reason, Exit: Exit{How: reason}})
 }
 
 func (b *bench) pass(d time.Duration) {
@@ -329,7 +329,7 @@ func TestStep_IgnoresWordsAboutAnEarlierProcess(t *testing.T) {
 	b.pass(time.Second)
 	b.send(Event{Kind: Serving, Name: "a", PID: old})
 	b.wantState("a", Starting, "")
-	b.send(Event{Kind: Exited, Name: "a", PID: old, Reason: "again"})
+	b.send(Event{Kind: Exited, Name: "a", PID: old, Exit: Exit{How: "again"}})
 	b.wantState("a", Starting, "")
 }
 

@@ -6,73 +6,6 @@ import (
 	"time"
 )
 
-// EventKind says what happened.
-type EventKind int
-
-// The kinds of events. Those about a process carry its PID; one about a process
-// that is not the component's present one is ignored.
-const (
-	// Tick: time has passed.
-	Tick EventKind = iota + 1
-	// Spawned: the process that Start asked for lives.
-	Spawned
-	// SpawnFailed: it could not be made.
-	SpawnFailed
-	// Exited: the process and everything it left in its cgroup is gone.
-	Exited
-	// Serving: health says SERVING.
-	Serving
-	// NotServing: health says something else, with the process's own reason.
-	NotServing
-	// Silent: one question to health was not answered in time.
-	Silent
-	// Answering: a question to health was answered, whatever the answer.
-	Answering
-	// Hung: too many questions in a row were not answered.
-	Hung
-	// RestartAsked: an operator wants a fresh process.
-	RestartAsked
-	// StopAsked: everything is to stop.
-	StopAsked
-)
-
-// Event is one thing that happened.
-type Event struct {
-	Kind EventKind
-	At   time.Time
-	// Name of the component. Empty for Tick and StopAsked.
-	Name string
-	PID  int
-	// Reason in words: how it ended, or why it does not serve.
-	Reason string
-	// External and WaitingFor are what a process says with NotServing.
-	External   bool
-	WaitingFor []string
-	// Jitter in [0, 1) spreads the back-off.
-	Jitter float64
-}
-
-// ActionKind says what to do.
-type ActionKind int
-
-// The kinds of actions.
-const (
-	// Start a process of the component; Spawned or SpawnFailed answers.
-	Start ActionKind = iota + 1
-	// Terminate asks the process to end.
-	Terminate
-	// Kill ends it, with all that it started.
-	Kill
-)
-
-// Action is one thing to do.
-type Action struct {
-	Kind ActionKind
-	Name string
-	// PID is the process to end, 0 for Start.
-	PID int
-}
-
 // Step is the whole machine: it returns the table after the event, and what to do.
 func (p Plan) Step(t Table, e Event) (Table, []Action) {
 	s := &step{plan: p, table: t.clone(), now: e.At, jitter: e.Jitter}
@@ -125,11 +58,11 @@ func (s *step) apply(e Event) {
 		}
 	case Exited:
 		if m.PID == e.PID {
-			m.LastExit = e.Reason
-			s.ended(e.Name, m, e.Reason)
+			m.LastExit = e.Exit
+			s.ended(e.Name, m, e.Exit.How)
 		}
-	case RestartAsked:
-		s.restart(e.Name, m)
+	case RestartAsked, StopOneAsked, StartOneAsked:
+		s.asked(e, m)
 	default:
 		if m.PID == e.PID && m.PID != 0 && m.State != Stopping {
 			s.health(e, m)
@@ -177,26 +110,21 @@ func (s *step) allWereReady() bool {
 	return true
 }
 
-// restart never makes a second process: one that lives is stopped first, and the
-// wait of a back-off is cut short without forgetting its count.
-func (s *step) restart(name string, m *Member) {
-	if s.table.Stopping {
-		return
-	}
-	switch m.State {
-	case Starting, Ready, NotReady:
-		m.again = true
-		s.stop(name, m, "restart asked for")
-	case BackingOff:
-		s.enter(m, Waiting, "restart asked for")
-	}
+// want has a component started as soon as it may be, and remembers why.
+func (s *step) want(m *Member, why string) {
+	m.held, m.why = false, why
+	s.enter(m, Waiting, why)
 }
 
 // start asks for a process.
 func (s *step) start(c Component, m *Member) {
+	reason := m.why
+	if reason == "" {
+		reason = "starting"
+	}
 	*m = Member{
-		State: Starting, Since: s.now, Reason: "starting", Starts: m.Starts, LastExit: m.LastExit,
-		failures: m.failures, wasReady: m.wasReady,
+		State: Starting, Since: s.now, Reason: reason, Starts: m.Starts, LastExit: m.LastExit,
+		Attempt: m.Attempt + 1, failures: m.failures, wasReady: m.wasReady,
 		spawning: true, silent: true, startedAt: s.now, left: c.StartTimeout, clock: s.now,
 	}
 	s.act(Start, c.Name, 0)
@@ -229,8 +157,10 @@ func (s *step) ended(name string, m *Member, how string) {
 	switch {
 	case s.table.Stopping:
 		s.enter(m, Stopped, "")
+	case m.held:
+		s.enter(m, Stopped, stopAsked)
 	case again:
-		s.enter(m, Waiting, "restart asked for")
+		s.want(m, restartAsked)
 	case cause != "":
 		s.backOff(name, m, cause)
 	default:
@@ -257,7 +187,7 @@ func (s *step) timers() {
 		}
 		switch m.State {
 		case BackingOff:
-			s.enter(m, Waiting, "")
+			s.want(m, "its back-off is over")
 		case Starting:
 			if s.table.Stopping {
 				continue // it has its turn in the order of the stop
@@ -295,9 +225,9 @@ func (s *step) described(names []string) []string {
 		m := s.table.Members[name]
 		out[i] = name
 		switch m.State {
-		case BackingOff, NotReady:
+		case BackingOff, NotReady, Stopped:
 			out[i] = fmt.Sprintf("%s (%s: %s)", name, m.State, m.Reason)
-		case Starting:
+		case Starting, Stopping:
 			out[i] = fmt.Sprintf("%s (%s)", name, m.Reason)
 		}
 	}

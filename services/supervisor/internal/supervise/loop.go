@@ -14,11 +14,9 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"slices"
 	"sync"
 	"time"
 
-	"staddle.internal/kit/fault"
 	"staddle.internal/kit/logging"
 
 	"staddle.internal/services/supervisor/internal/machine"
@@ -46,33 +44,28 @@ type Loop struct {
 	plan   machine.Plan
 	deps   Deps
 	events chan machine.Event
-	asked  chan restart
+	asked  chan wish
 	done   chan struct{} // closed when the loop has ended
 
 	// Owned by the goroutine of Run.
-	waiters []restart
+	waiters []wish
 	probes  map[string]context.CancelFunc
 	wg      sync.WaitGroup
+
+	history *History
 
 	mu      sync.Mutex // guards the two below
 	table   machine.Table
 	changed chan struct{} // closed and replaced at each change
 }
 
-// restart is one wish of an operator.
-type restart struct {
-	name  string
-	pid   int // that must go, once it is known
-	reply chan error
-}
-
 // New returns a loop over the plan in which nothing has started.
 func New(plan machine.Plan, deps Deps) *Loop {
 	return &Loop{
 		plan: plan, deps: deps,
-		events: make(chan machine.Event, 64), asked: make(chan restart), done: make(chan struct{}),
-		probes: map[string]context.CancelFunc{},
-		table:  plan.Start(time.Now()), changed: make(chan struct{}),
+		events: make(chan machine.Event, 64), asked: make(chan wish), done: make(chan struct{}),
+		probes: map[string]context.CancelFunc{}, history: NewHistory(),
+		table: plan.Start(time.Now()), changed: make(chan struct{}),
 	}
 }
 
@@ -91,37 +84,18 @@ func (l *Loop) Changed() <-chan struct{} {
 	return l.changed
 }
 
+// History is what has happened.
+func (l *Loop) History() *History { return l.history }
+
 // Exited takes the end of a child.
-func (l *Loop) Exited(name string, pid int, how string) {
-	l.post(machine.Event{Kind: machine.Exited, Name: name, PID: pid, Reason: how})
+func (l *Loop) Exited(name string, pid int, exit machine.Exit) {
+	l.post(machine.Event{Kind: machine.Exited, Name: name, PID: pid, Exit: exit})
 }
 
 func (l *Loop) post(e machine.Event) {
 	select {
 	case l.events <- e:
 	case <-l.done:
-	}
-}
-
-// Restart has a component begin anew and returns once its old process is gone. It
-// returns the kinds that the contract names.
-func (l *Loop) Restart(ctx context.Context, name string) error {
-	r := restart{name: name, reply: make(chan error, 1)}
-	over := fault.New(fault.Unavailable, "restart component %s: the supervisor has stopped", name)
-	select {
-	case l.asked <- r:
-	case <-l.done:
-		return over
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-	select {
-	case err := <-r.reply:
-		return err
-	case <-l.done:
-		return over
-	case <-ctx.Done():
-		return context.Cause(ctx)
 	}
 }
 
@@ -140,8 +114,8 @@ func (l *Loop) Run(ctx context.Context, ready func()) error {
 		select {
 		case e := <-l.events:
 			l.step(work, e)
-		case r := <-l.asked:
-			l.restart(work, r)
+		case w := <-l.asked:
+			l.wish(work, w)
 		case <-fired:
 			l.step(work, machine.Event{Kind: machine.Tick})
 		case <-stop:
@@ -177,7 +151,7 @@ func (l *Loop) step(ctx context.Context, e machine.Event) {
 		}
 		before := l.Table()
 		after, actions := l.plan.Step(before, e)
-		l.publish(before, after)
+		l.publish(before, after, e.At)
 		for _, a := range actions {
 			if event, ok := l.act(ctx, a); ok {
 				todo = append(todo, event)
@@ -225,55 +199,35 @@ func (l *Loop) endProbe(name string) {
 	}
 }
 
-// restart checks a wish and remembers who waits for it.
-func (l *Loop) restart(ctx context.Context, r restart) {
-	table := l.Table()
-	if err := table.CanRestart(r.name); err != nil {
-		r.reply <- err
-		return
-	}
-	r.pid = table.Members[r.name].PID
-	l.waiters = append(l.waiters, r)
-	l.step(ctx, machine.Event{Kind: machine.RestartAsked, Name: r.name})
-}
-
 // publish makes a table the present one.
-func (l *Loop) publish(before, after machine.Table) {
+func (l *Loop) publish(before, after machine.Table, now time.Time) {
 	l.mu.Lock()
 	l.table = after
 	close(l.changed)
 	l.changed = make(chan struct{})
 	l.mu.Unlock()
-	ordered := slices.Clone(l.plan.Components)
-	if after.Stopping {
-		slices.Reverse(ordered) // the end of one comes before the stop of the next
-	}
-	for _, c := range ordered {
-		l.log(c.Name, before.Members[c.Name], after.Members[c.Name])
+	for _, t := range transitions(l.plan, before, after, now) {
+		l.log(l.history.add(t))
 	}
 	l.deps.Changed(after)
-	var left []restart
-	for _, w := range l.waiters {
-		if w.pid != 0 && after.Members[w.name].PID == w.pid {
-			left = append(left, w)
-			continue
-		}
-		w.reply <- nil
-	}
-	l.waiters = left
+	l.answer(after)
 }
 
-// log writes the one line of a change of state.
-func (l *Loop) log(name string, before, after *machine.Member) {
-	if before.State == after.State {
-		return
-	}
+// log writes the one line of a transition.
+func (l *Loop) log(t Transition) {
 	attrs := []any{
-		logging.Component(name), logging.From(before.State.String()), logging.To(after.State.String()),
-		logging.Reason(after.Reason),
+		logging.Seq(t.Seq), logging.Component(t.Component), logging.From(t.From.String()), logging.To(t.To.String()),
+		logging.Reason(t.Cause), logging.Attempt(int64(t.Attempt)),
 	}
-	if after.State == machine.BackingOff {
-		l.deps.Log.Warn("component failed", append(attrs, logging.RetryIn(time.Until(after.NextStart)))...)
+	if t.Exit != nil && t.Exit.Code != nil {
+		attrs = append(attrs, logging.ExitCode(*t.Exit.Code))
+	}
+	if t.Exit != nil && t.Exit.Signal != "" {
+		attrs = append(attrs, logging.ExitSignal(t.Exit.Signal))
+	}
+	if t.To == machine.BackingOff {
+		attrs = append(attrs, logging.RetryIn(t.NextDelay))
+		l.deps.Log.Warn("component failed", attrs...)
 		return
 	}
 	l.deps.Log.Info("component changed", attrs...)

@@ -55,7 +55,7 @@ func (o *obedient) end(name string, pid int, how string) {
 	o.mu.Lock()
 	delete(o.live, name)
 	o.mu.Unlock()
-	o.loop.Exited(name, pid, how)
+	o.loop.Exited(name, pid, machine.Exit{How: how})
 }
 
 func (o *obedient) probe(ctx context.Context, name string, pid int, emit func(machine.Event)) error {
@@ -172,8 +172,8 @@ func TestLoop_ChangedIsClosedAtAChange(t *testing.T) {
 		o.end("a", l.Table().Members["a"].PID, "exit code 3")
 		<-changed
 		synctest.Wait()
-		if m := l.Table().Members["a"]; m.LastExit != "exit code 3" {
-			t.Errorf("got last exit %q, want exit code 3", m.LastExit)
+		if m := l.Table().Members["a"]; m.LastExit.How != "exit code 3" {
+			t.Errorf("got last exit %q, want exit code 3", m.LastExit.How)
 		}
 		_ = stop() // by its end, which is looked at elsewhere
 	})

@@ -117,6 +117,9 @@ func (a *Authority) Ensure(now time.Time) error {
 		if _, err := a.leaf(ca, a.foreignLeaf(who), now); err != nil {
 			return err
 		}
+		if err := a.caBeside(who, ca.cert); err != nil {
+			return err
+		}
 	}
 	pool := x509.NewCertPool()
 	pool.AddCert(ca.cert)
@@ -143,6 +146,20 @@ func (a *Authority) Server() *tls.Config {
 			}, nil
 		},
 	}
+}
+
+// caBeside puts a copy of the CA's certificate beside an identity in a folder of its
+// own: that folder is then all that is carried to where the identity is used.
+func (a *Authority) caBeside(who Identity, ca *x509.Certificate) error {
+	dir := filepath.Dir(a.path(who.File, ""))
+	if dir == filepath.Clean(a.cfg.Dir) {
+		return nil
+	}
+	file := filepath.Join(dir, "ca.crt")
+	if there, err := readCertificate(file); err == nil && there.Equal(ca) {
+		return nil
+	}
+	return writePEM(file, "CERTIFICATE", ca.Raw, 0o644, who.Owner)
 }
 
 func (a *Authority) ownLeaf() leafSpec {

@@ -69,6 +69,32 @@ func TestEnsure_MakesAllOnceAndKeepsIt(t *testing.T) {
 	}
 }
 
+// A folder that is carried elsewhere has all that is needed there, and follows the CA.
+func TestEnsure_PutsTheCABesideWhatIsCarried(t *testing.T) {
+	dir := t.TempDir()
+	a := authority(dir)
+	a.cfg.Identities = append(a.cfg.Identities, Identity{Kind: "node", Name: "n2", File: "nodes/n2/node"})
+	beside := filepath.Join(dir, "nodes/n2/ca.crt")
+	for _, damage := range [][]byte{nil, []byte("half a cert"), nil} {
+		if damage != nil {
+			if err := os.WriteFile(beside, damage, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := a.Ensure(time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		want, err := os.ReadFile(filepath.Join(dir, "ca.crt"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		files := contents(t, filepath.Join(dir, "nodes/n2"))
+		if len(files) != 3 || !bytes.Equal(files["ca.crt"], want) {
+			t.Errorf("got %d files and the CA %q, want that of the cluster beside certificate and key", len(files), files["ca.crt"])
+		}
+	}
+}
+
 // SEC-4: what is issued is valid on a machine whose clock is behind.
 func TestEnsure_IssuesWhatVerifies(t *testing.T) {
 	dir := t.TempDir()

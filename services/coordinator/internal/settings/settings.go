@@ -59,7 +59,7 @@ type Bootstrap struct {
 	Node string `yaml:"node"`
 	// NodeKeyOwner is the numeric user that may read node.key.
 	NodeKeyOwner int `yaml:"node_key_owner"`
-	// Nodes get nodes/<name>/node.crt and node.key, to be carried to them.
+	// Nodes get nodes/<name>/node.crt, node.key and ca.crt, to be carried to them.
 	Nodes []string `yaml:"nodes"`
 	// Operator gets operator.crt and operator.key.
 	Operator string `yaml:"operator"`

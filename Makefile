@@ -11,10 +11,10 @@ TOOL := cd tools && GOWORK=off go build -trimpath -o $(BIN)/
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
 .DEFAULT_GOAL := help
-.PHONY: help up down build prereqs gen fmt lint test check bench clean FORCE
+.PHONY: help up down build compose-up compose-down compose-test prereqs gen fmt lint test check bench clean FORCE
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 up: build ## build, start Staddle on this machine, run a first sandbox
 	@$(BIN)/staddle $(if $(ROOT),--root $(ROOT)) up
@@ -26,6 +26,15 @@ build: prereqs $(BIN)/containerd $(BIN)/containerd-shim-runc-v2 $(BIN)/runc $(BI
 	@echo "building staddle $(VERSION)" && $(GO_BUILD) -o $(BIN)/staddle-node ./node/cmd/staddle-node
 	@$(GO_BUILD) -o $(BIN)/staddle-coordinator ./services/coordinator/cmd/coordinator
 	@$(GO_BUILD) -o $(BIN)/staddle ./cli/cmd/staddle
+
+compose-up: build $(BIN)/etcd $(BIN)/etcdctl ## build images, start etcd, coordinator and runner in containers, run a first sandbox
+	@deploy/compose/up.sh
+
+compose-down: ## stop the stack; VOLUMES=1 removes its data too
+	@deploy/compose/down.sh $(if $(VOLUMES),--volumes)
+
+compose-test: build $(BIN)/etcd $(BIN)/etcdctl ## test the stack in a project of its own: kills, restarts, leaves nothing
+	@deploy/compose/test.sh
 
 prereqs:
 	@tools/prereqs.sh
@@ -43,6 +52,10 @@ $(BIN)/grpcurl: tools/go.mod
 	@echo "building grpcurl (minutes, once)" && $(TOOL) github.com/fullstorydev/grpcurl/cmd/grpcurl
 $(BIN)/containerd $(BIN)/containerd-shim-runc-v2 &: tools/go.mod
 	@echo "building containerd (minutes, once)" && $(TOOL) github.com/containerd/containerd/v2/cmd/containerd github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2
+$(BIN)/etcd: tools/go.mod
+	@echo "building etcd" && $(TOOL)etcd go.etcd.io/etcd/server/v3
+$(BIN)/etcdctl: tools/go.mod
+	@$(TOOL) go.etcd.io/etcd/etcdctl/v3
 $(BIN)/runc: tools/go.mod
 	@echo "building runc" && cd tools && GOWORK=off go build -trimpath -tags seccomp -o $@ github.com/opencontainers/runc
 $(BIN)/hello.tar: FORCE

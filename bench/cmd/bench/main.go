@@ -35,14 +35,15 @@ func main() {
 	out := flag.String("o", "", "file for the result as JSON")
 	serial := flag.Int("n", 40, "sandboxes started one after the other")
 	batch := flag.Int("batch", 50, "sandboxes started ten at a time")
+	kills := flag.Int("kills", 200, "processes killed, spread over all")
 	flag.Parse()
-	os.Exit(bed.Main(program{out: *out, serial: *serial, batch: *batch}))
+	os.Exit(bed.Main(program{out: *out, serial: *serial, batch: *batch, kills: *kills}))
 }
 
 // program runs the benchmark as a bed's test.
 type program struct {
-	out           string
-	serial, batch int
+	out                  string
+	serial, batch, kills int
 }
 
 // stop is what Fatal panics with, so that the cleanups run.

@@ -14,6 +14,7 @@ import (
 	"staddle.internal/bench/floor"
 	"staddle.internal/e2e/bed"
 	"staddle.internal/e2e/image"
+	"staddle.internal/kit/config"
 	"staddle.internal/kit/id"
 	processv1 "staddle.internal/proto/gen/staddle/process/v1"
 	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
@@ -27,11 +28,13 @@ type bench struct {
 	bed   *bed.Bed
 	floor *floor.Floor
 	out   []figure
+
+	supervisor int // process id
 }
 
 func measure(ctx context.Context, t *harness, p program) []figure {
 	b := &bench{t: t, bed: bed.New(t, bed.Options{Supervisor: "  backoff: {stable: 1s}"})}
-	b.bed.Start()
+	b.supervisor = b.bed.Start().Pid
 	b.bed.WaitReady()
 	b.startOfAll(ctx)
 	b.prepare(ctx)
@@ -39,7 +42,7 @@ func measure(ctx context.Context, t *harness, p program) []figure {
 	b.rest(ctx, "at rest, no sandboxes", 0)
 	b.serial(ctx, p.serial)
 	b.parallel(ctx, p.batch)
-	b.kills(ctx)
+	b.kills(ctx, p.kills)
 	b.check(b.floor.Close())
 	return b.out
 }
@@ -221,23 +224,23 @@ func (b *bench) adoption(ctx context.Context, n int) {
 	b.add(fmt.Sprintf("adoption of %d survivors, kill of sandboxhost to ready", n), "ms", ms(b.killed(ctx, "sandboxhost")), 0, "<= 1500, aim 500")
 }
 
-// kills is how long each process needs from its death to being ready again. They
-// take turns, so that each has been stable before its turn and no back-off grows.
-func (b *bench) kills(ctx context.Context) {
-	const rounds = 10
+// kills is how long each process needs from its death to being ready again, n deaths
+// spread over all. They take turns, so that each has been stable before its turn and no
+// back-off grows.
+func (b *bench) kills(ctx context.Context, n int) {
 	var all []float64
 	each := map[string][]float64{}
-	names := []string{"clusteraccess", "storage", "storage-agent", "sandboxhost", "sandbox-agent", "presence"}
-	for range rounds {
-		for _, name := range names {
-			b.bed.WaitComponents()
-			took := ms(b.killed(ctx, name))
-			each[name], all = append(each[name], took), append(all, took)
-		}
+	names := append(config.Processes(), config.ContainerdName)
+	for i := range n {
+		name := names[i%len(names)]
+		b.bed.WaitComponents()
+		took := ms(b.killed(ctx, name))
+		each[name], all = append(each[name], took), append(all, took)
 	}
-	for _, name := range names {
-		b.add(fmt.Sprintf("kill of %s to ready, p50 of %d", name, rounds), "ms", quantile(each[name], 0.5), 0, "")
+	for _, name := range names[:min(n, len(names))] {
+		b.add(fmt.Sprintf("kill of %s to ready, p50 of %d", name, len(each[name])), "ms", quantile(each[name], 0.5), 0, "")
 	}
+	b.add(fmt.Sprintf("kill of any process to ready, p50 of %d", len(all)), "ms", quantile(all, 0.5), 0, "")
 	b.add(fmt.Sprintf("kill of any process to ready, p99 of %d", len(all)), "ms", quantile(all, 0.99), 0, "<= 1000, aim 500")
 }
 

@@ -7,10 +7,13 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"staddle.internal/e2e/bed"
 )
 
-// restFor is how long the processor time at rest is watched.
-const restFor = 10 * time.Second
+// restFor is how long the processor time at rest is watched: the supervisor's is so
+// small that a shorter time would show a single waking.
+const restFor = 60 * time.Second
 
 // rest measures memory and processor time of all processes while nobody asks for
 // anything.
@@ -28,6 +31,7 @@ func (b *bench) rest(ctx context.Context, when string, sandboxes int) {
 			cpuBefore += b.cpu(pid)
 		}
 	}
+	supervisorBefore := b.clock(b.supervisor)
 	timer := time.NewTimer(restFor)
 	defer timer.Stop()
 	select {
@@ -35,6 +39,7 @@ func (b *bench) rest(ctx context.Context, when string, sandboxes int) {
 	case <-ctx.Done():
 		b.t.Fatal(ctx.Err())
 	}
+	supervisor := b.clock(b.supervisor) - supervisorBefore
 	var cpuAfter float64
 	for pid, name := range processes {
 		if strings.HasPrefix(name, "staddle-node") || name == "containerd" {
@@ -50,6 +55,14 @@ func (b *bench) rest(ctx context.Context, when string, sandboxes int) {
 	b.add("memory of node processes (PSS) "+when, "MB", pss, 0, memoryReach)
 	b.add("memory of node processes (anonymous) "+when, "MB", anonymous, 0, "")
 	b.add("processor time of node processes and containerd "+when, "% of a core", 100*(cpuAfter-cpuBefore)/restFor.Seconds(), 0, cpuReach)
+	b.add("processor time of the supervisor "+when, "% of a core", 100*supervisor.Seconds()/restFor.Seconds(), 0, "<= 0.1")
+}
+
+// clock is the processor time that a process has used.
+func (b *bench) clock(pid int) time.Duration {
+	used, err := bed.ProcessorTime(pid)
+	b.check(err)
+	return used
 }
 
 // memory is a process's proportional share and its anonymous part, in MB.

@@ -30,6 +30,12 @@ type Node struct {
 	Labels map[string]string `yaml:"labels"`
 	// Coordinator says how to reach the cluster.
 	Coordinator Coordinator `yaml:"coordinator"`
+	// ListenAddress is host:port on which the gateway takes calls from other
+	// machines. Empty means that there is no gateway.
+	ListenAddress string `yaml:"listen_address"`
+	// AdvertiseAddress is host:port at which others reach the gateway. Empty means
+	// what follows from ListenAddress; see GatewayAddress.
+	AdvertiseAddress string `yaml:"advertise_address"`
 	// Containerd is the runtime engine.
 	Containerd Containerd `yaml:"containerd"`
 	// Network is the node's own sandbox network.
@@ -146,10 +152,11 @@ func (u Users) ID(process string) (int, bool) {
 // its version. What depends on the root is empty until Resolve.
 func DefaultNode() Node {
 	return Node{
-		Version:     FormatVersion,
-		Name:        hostLabel(),
-		Coordinator: Coordinator{Address: "127.0.0.1:8443"},
-		Containerd:  Containerd{Managed: true, Namespace: "staddle"},
+		Version:       FormatVersion,
+		Name:          hostLabel(),
+		Coordinator:   Coordinator{Address: "127.0.0.1:8443"},
+		ListenAddress: "127.0.0.1:8444",
+		Containerd:    Containerd{Managed: true, Namespace: "staddle"},
 		Network: Network{
 			Bridge: "staddle0",
 			Subnet: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 77, 0, 0}), 16),

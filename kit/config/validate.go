@@ -55,6 +55,7 @@ func (n *Node) Validate() []Problem {
 	c.absolute("coordinator.ca", n.Coordinator.CA)
 	c.absolute("coordinator.certificate", n.Coordinator.Certificate)
 	c.absolute("coordinator.key", n.Coordinator.Key)
+	c.gateway(n.ListenAddress, n.AdvertiseAddress)
 	c.absolute("containerd.address", n.Containerd.Address)
 	c.label("containerd.namespace", n.Containerd.Namespace)
 	c.network(n.Network)

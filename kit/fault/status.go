@@ -104,6 +104,26 @@ func FromStatus(err error) error {
 	}
 }
 
+// Unanswered reports whether err, as grpc gave it, says that there was no server to
+// answer, or that it went away before it did, and why, without the words of grpc. A
+// server of ours that answers Unavailable has answered.
+func Unanswered(err error) (why string, unanswered bool) {
+	if err == nil {
+		return "", false
+	}
+	st, ok := sent(err)
+	if !ok || st.Code() != codes.Unavailable {
+		return "", false
+	}
+	if info, _ := split(st); info != nil {
+		return "", false
+	}
+	return noise.Replace(st.Message()), true
+}
+
+// noise is what grpc says around the cause.
+var noise = strings.NewReplacer("connection error: ", "", "transport: ", "", "Error while dialing: ", "", "desc = ", "", `"`, "")
+
 // sent is the status as the other side made it: when grpc gives up repeating a
 // call, it wraps words of its own around it.
 func sent(err error) (*status.Status, bool) {

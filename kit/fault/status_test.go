@@ -138,3 +138,27 @@ func TestToStatus_BoundsAndCleansTheMessage(t *testing.T) {
 		t.Errorf("message has %d bytes, valid: %t", len(got), utf8.ValidString(got))
 	}
 }
+
+func TestUnanswered(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		err  error
+		want bool
+		why  string
+	}{
+		{"nothing", nil, false, ""},
+		{"no status", io.EOF, false, ""},
+		{
+			"made by grpc",
+			status.Error(codes.Unavailable, `connection error: desc = "transport: Error while dialing: dial unix /x: connect: connection refused"`),
+			true, "dial unix /x: connect: connection refused",
+		},
+		{"made by grpc, for the last try of several", fmt.Errorf("retry: %w", status.Error(codes.Unavailable, "gone")), true, "gone"},
+		{"answer of a process of ours", fault.ToStatus(fault.New(fault.Unavailable, "draining")), false, ""},
+		{"another code", status.Error(codes.Internal, "x"), false, ""},
+	} {
+		if why, got := fault.Unanswered(c.err); got != c.want || why != c.why {
+			t.Errorf("%s: got %v %q, want %v %q", c.name, got, why, c.want, c.why)
+		}
+	}
+}

@@ -40,6 +40,9 @@ type DialConfig struct {
 	// FailFast reports an unreachable server at once instead of waiting for it
 	// until the deadline. A person at a terminal wants that.
 	FailFast bool
+	// Verbatim leaves the statuses of streams as the server sent them, for who passes
+	// them on: errors carry no kind then.
+	Verbatim bool
 	// Options are further options.
 	Options []grpc.DialOption
 }
@@ -101,7 +104,10 @@ func dialOptions(cfg DialConfig) ([]grpc.DialOption, error) {
 		grpc.WithDefaultServiceConfig(sc),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(MaxMessageSize)),
 		grpc.WithChainUnaryInterceptor(logFailures(cfg.Log), fault.UnaryClient, unaryDeadline, asUnary(cfg.Process)),
-		grpc.WithChainStreamInterceptor(fault.StreamClient, asStream(cfg.Process)),
+		grpc.WithChainStreamInterceptor(asStream(cfg.Process)),
+	}
+	if !cfg.Verbatim {
+		opts = append(opts, grpc.WithStreamInterceptor(fault.StreamClient)) // outermost
 	}
 	if telemetry.Enabled() {
 		opts = append(opts, grpc.WithStatsHandler(otelgrpc.NewClientHandler()))

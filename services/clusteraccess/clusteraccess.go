@@ -1,9 +1,11 @@
 // Package clusteraccess is the process that holds the node's link to the
 // coordinator: the mirror of the node's records, the way of statuses to the
-// coordinator, and the node's authority.
+// coordinator, and the node's authority; and the gateway, by which others reach the
+// node.
 //
 // It is ready when its socket serves and its mirror is open; whether the
-// coordinator is reached is the second health name "link". It must never touch
+// coordinator is reached is the second health name "link", whether the gateway takes
+// calls the third, "gateway". It must never touch
 // containers or the host's network, and never decide what its records ask for. In
 // the trail of a sandbox it stands between the coordinator and sandbox-agent.
 package clusteraccess
@@ -19,12 +21,15 @@ import (
 
 	"staddle.internal/kit/boottime"
 	"staddle.internal/kit/process"
+	"staddle.internal/kit/rpc"
 	"staddle.internal/kit/rpc/validate"
 	"staddle.internal/kit/run"
 	clusteraccessv1 "staddle.internal/proto/gen/staddle/clusteraccess/v1"
 
 	"staddle.internal/services/clusteraccess/internal/api"
 	"staddle.internal/services/clusteraccess/internal/authority"
+	"staddle.internal/services/clusteraccess/internal/credentials"
+	"staddle.internal/services/clusteraccess/internal/gateway"
 	"staddle.internal/services/clusteraccess/internal/link"
 	"staddle.internal/services/clusteraccess/internal/mirror"
 	"staddle.internal/services/clusteraccess/internal/report"
@@ -33,8 +38,16 @@ import (
 // Name of the process.
 const Name = "clusteraccess"
 
-// healthLink is the health name that says whether the coordinator is reached.
-const healthLink = "link"
+// Health names beside readiness: whether the coordinator is reached, and whether the
+// gateway takes calls.
+const (
+	healthLink    = "link"
+	healthGateway = "gateway"
+)
+
+// gatewaySocket is the name under which whoever supervises passes the gateway's
+// listener.
+const gatewaySocket = "clusteraccess.tcp"
 
 // Main runs the process and returns its exit code.
 func Main() int { return process.Main(Name, build) }
@@ -45,7 +58,8 @@ func build(_ context.Context, p *process.Process) ([]run.Member, error) {
 		return nil, err
 	}
 	cfg := p.Config.Coordinator
-	conn, err := link.Dial(cfg.Address, link.Files{CA: cfg.CA, Certificate: cfg.Certificate, Key: cfg.Key}, p.Log)
+	files := credentials.Files{CA: cfg.CA, Certificate: cfg.Certificate, Key: cfg.Key}
+	conn, err := link.Dial(cfg.Address, files, p.Log)
 	if err != nil {
 		return nil, err
 	}
@@ -72,12 +86,32 @@ func build(_ context.Context, p *process.Process) ([]run.Member, error) {
 	}))
 	p.Status.SetHealth(healthLink, false)
 	follower := link.NewFollower(link.Config{Address: cfg.Address, Instance: instance(bootID)}, link.Deps{Conn: conn, Mirror: copied, Log: p.Log})
-	return []run.Member{
+	members := []run.Member{
 		connection(conn),
 		{Name: "mirror", Run: copied.Run},
 		{Name: "report", Run: reporter.Run},
 		{Name: "link", Run: follower.Run},
-	}, nil
+	}
+	if p.Config.ListenAddress != "" {
+		members = append(members, door(p, files))
+	}
+	return members, nil
+}
+
+// door is the member that takes calls from other machines for the node's processes.
+func door(p *process.Process, files credentials.Files) run.Member {
+	p.Status.SetHealth(healthGateway, false)
+	passed, _ := p.FDs.Listener(gatewaySocket) // none: the gateway makes its own
+	g := gateway.New(gateway.Config{Address: p.Config.ListenAddress}, gateway.Deps{
+		Files: files, Listener: passed, Log: p.Log,
+		Serving: func(ok bool) { p.Status.SetHealth(healthGateway, ok) },
+		Dial: func(name string) (*grpc.ClientConn, error) {
+			return rpc.Dial(p.Paths.Socket(name), rpc.DialConfig{
+				Process: Name, Log: p.Log, FailFast: true, Verbatim: true, Options: []grpc.DialOption{gateway.CallOptions()},
+			})
+		},
+	})
+	return run.Member{Name: "gateway", Run: g.Run, StopTimeout: gateway.StopTimeout}
 }
 
 // connection closes the connection to the coordinator after all who use it.

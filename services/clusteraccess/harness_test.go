@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc"
 
 	"staddle.internal/kit/config"
+	"staddle.internal/kit/fdstore"
 	"staddle.internal/kit/id"
 	"staddle.internal/kit/process"
 	"staddle.internal/kit/rpc"
@@ -127,9 +128,15 @@ func newRoot(t *testing.T) string {
 
 func startNode(t *testing.T, root, coordinator string) *node {
 	t.Helper()
+	return startNodeAt(t, root, coordinator, "")
+}
+
+// startNodeAt starts a node with a gateway at an address.
+func startNodeAt(t *testing.T, root, coordinator, gateway string) *node {
+	t.Helper()
 	paths := config.Paths{Root: root}
 	cfg := config.DefaultNode()
-	cfg.Name, cfg.Coordinator.Address = "node1", coordinator
+	cfg.Name, cfg.Coordinator.Address, cfg.ListenAddress = "node1", coordinator, gateway
 	cfg.Resolve(paths)
 	for _, dir := range []string{paths.Run(), paths.Var(Name)} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -141,7 +148,7 @@ func startNode(t *testing.T, root, coordinator string) *node {
 		t.Fatal(err)
 	}
 	built, err := build(t.Context(), &process.Process{
-		Name: Name, Paths: paths, Config: &cfg, Log: quiet, Server: server, Status: server.Status(),
+		Name: Name, Paths: paths, Config: &cfg, Log: quiet, Server: server, Status: server.Status(), FDs: fdstore.New(),
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -58,7 +58,7 @@ func build(_ context.Context, p *process.Process) ([]run.Member, error) {
 	n := node.New(node.Config{
 		Name: p.Config.Name, Journal: filepath.Join(p.Paths.Var(Name), "presence.db"),
 		TTL: p.Config.Presence.SessionTTL.Std(), HoldDown: p.Config.Presence.HoldDown.Std(),
-		Version: version.String(), BootID: bootID, Bridge: p.Config.Network.Bridge,
+		Version: version.String(), BootID: bootID, Bridge: p.Config.Network.Bridge, Gateway: p.Config.GatewayAddress,
 	}, deps)
 	presencev1.RegisterPresenceServiceServer(p.Server.GRPC(), api.New(n))
 	p.Server.AlwaysServe(presencev1.PresenceService_ServiceDesc.ServiceName)

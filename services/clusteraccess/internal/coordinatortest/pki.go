@@ -43,13 +43,18 @@ func NewAuthority() (*Authority, error) {
 
 // Issue makes a certificate with an identity, which may be "", and hosts.
 func (a *Authority) Issue(identity string, hosts ...string) (tls.Certificate, error) {
+	return a.IssueUntil(time.Now().Add(time.Hour), identity, hosts...)
+}
+
+// IssueUntil is Issue for a certificate that ends at another time.
+func (a *Authority) IssueUntil(end time.Time, identity string, hosts ...string) (tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return tls.Certificate{}, err
 	}
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(time.Now().UnixNano()),
-		NotBefore:    time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		NotBefore:    time.Now().Add(-time.Hour), NotAfter: end,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
 	for _, h := range hosts {

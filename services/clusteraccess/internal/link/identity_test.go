@@ -3,10 +3,10 @@ package link
 import (
 	"crypto/x509"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"staddle.internal/services/clusteraccess/internal/coordinatortest"
+	"staddle.internal/services/clusteraccess/internal/credentials"
 )
 
 func TestIdentity_VerifyCoordinator(t *testing.T) {
@@ -15,7 +15,7 @@ func TestIdentity_VerifyCoordinator(t *testing.T) {
 	if err := ours.WriteNode(dir, "spiffe://staddle.test/node/n1"); err != nil {
 		t.Fatal(err)
 	}
-	self, err := Files{CA: filepath.Join(dir, "ca.crt"), Certificate: filepath.Join(dir, "node.crt"), Key: filepath.Join(dir, "node.key")}.load()
+	self, err := credentials.Files{CA: filepath.Join(dir, "ca.crt"), Certificate: filepath.Join(dir, "node.crt"), Key: filepath.Join(dir, "node.key")}.Load()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,38 +39,13 @@ func TestIdentity_VerifyCoordinator(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		err = self.verifyCoordinator([]*x509.Certificate{cert.Leaf}, "coordinator.test")
+		err = verifyCoordinator(self, []*x509.Certificate{cert.Leaf}, "coordinator.test")
 		if (err == nil) != c.ok {
 			t.Errorf("%s: %v", c.name, err)
 		}
 	}
-	if self.verifyCoordinator(nil, "coordinator.test") == nil {
+	if verifyCoordinator(self, nil, "coordinator.test") == nil {
 		t.Error("a server without certificate is a coordinator")
-	}
-}
-
-func TestFiles_LoadNamesWhatIsWrong(t *testing.T) {
-	dir := t.TempDir()
-	a := authority(t)
-	if err := a.WriteNode(dir, "spiffe://staddle.test/user/admin"); err != nil {
-		t.Fatal(err)
-	}
-	path := func(name string) string { return filepath.Join(dir, name) }
-	for _, c := range []struct {
-		name  string
-		files Files
-		says  string
-	}{
-		{"no CA", Files{CA: path("none.crt")}, "none.crt"},
-		{"a CA that is none", Files{CA: path("node.key")}, "holds no certificate"},
-		{"no certificate", Files{CA: path("ca.crt"), Certificate: path("none"), Key: path("node.key")}, "none"},
-		{"a key of another", Files{CA: path("ca.crt"), Certificate: path("ca.crt"), Key: path("node.key")}, "private key"},
-		{"a person's certificate", Files{CA: path("ca.crt"), Certificate: path("node.crt"), Key: path("node.key")}, "/node/"},
-	} {
-		_, err := c.files.load()
-		if err == nil || !strings.Contains(err.Error(), c.says) {
-			t.Errorf("%s: got %v, want it to say %q", c.name, err, c.says)
-		}
 	}
 }
 

@@ -30,6 +30,7 @@ import (
 	"staddle.internal/kit/rpc"
 	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
 
+	"staddle.internal/services/clusteraccess/internal/credentials"
 	"staddle.internal/services/clusteraccess/internal/mirror"
 )
 
@@ -56,13 +57,13 @@ type target interface {
 
 // Dial returns the connection to the coordinator. It does not wait: a call fails
 // at once with the reason while the coordinator is not reached.
-func Dial(address string, files Files, log *slog.Logger) (*grpc.ClientConn, error) {
+func Dial(address string, files credentials.Files, log *slog.Logger) (*grpc.ClientConn, error) {
 	dialer := net.Dialer{Timeout: dialTimeout}
 	return rpc.Dial(address, rpc.DialConfig{
-		TLS: files.tlsConfig(address), Log: log, FailFast: true,
+		TLS: tlsConfig(files, address), Log: log, FailFast: true,
 		Options: []grpc.DialOption{
 			grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
-				if _, err := files.load(); err != nil {
+				if _, err := files.Load(); err != nil {
 					return nil, err // a better reason than any that the handshake has
 				}
 				return dialer.DialContext(ctx, "tcp", addr)

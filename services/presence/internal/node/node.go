@@ -40,6 +40,9 @@ type Config struct {
 	Version, BootID string
 	// Bridge is the device whose addresses are not the node's own.
 	Bridge string
+	// Gateway says where the node's gateway is reached, of the node's own addresses.
+	// Nil means that there is none.
+	Gateway func(own []string) string
 }
 
 // Session is an open session.

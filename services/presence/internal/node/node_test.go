@@ -2,6 +2,8 @@ package node
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"path/filepath"
 	"testing"
@@ -81,6 +83,27 @@ func (w *world) up() {
 	w.storage.say(condition.Serving, "")
 	w.after(time.Second)
 	w.wantReady("all serve", true)
+}
+
+// A gateway that moved while presence was away is told anew.
+func TestNode_TellsWhereItsGatewayIs(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.up()
+		for _, want := range []string{"192.0.2.1:8444", "node1.lan:1", ""} {
+			w.crash(errors.New("killed"))
+			w.cfg.Gateway = func(own []string) string {
+				if fmt.Sprint(own) != fmt.Sprint(addresses("")) {
+					t.Errorf("the gateway's address is chosen of %v", own)
+				}
+				return want
+			}
+			w.start()
+			w.up()
+			if status, _, _, _ := w.cluster.look(); status.GetGatewayAddress() != want {
+				t.Errorf("the record says %q, want %q", status.GetGatewayAddress(), want)
+			}
+		}
+	})
 }
 
 func TestNode_IsReadyWhenAllServe(t *testing.T) {

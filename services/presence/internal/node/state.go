@@ -28,6 +28,7 @@ type state struct {
 	linkless  string               // why the mirror is not live
 	capacity  *resourcev1.NodeCapacity
 	addresses []string
+	gateway   string
 
 	sent       *resourcev1.NodeStatus // newest that was handed over
 	sentAt     time.Time
@@ -55,6 +56,9 @@ func newState(cfg Config, deps Deps, notes *notes, now time.Time) (*state, error
 	s := &state{
 		cfg: cfg, notes: notes, ready: resourcev1.ConditionState_CONDITION_STATE_UNKNOWN,
 		link: condition.Track(typeLink, now), addresses: addresses(cfg.Bridge),
+	}
+	if cfg.Gateway != nil {
+		s.gateway = cfg.Gateway(s.addresses)
 	}
 	for _, r := range deps.Required {
 		s.types = append(s.types, r.Type)
@@ -139,7 +143,7 @@ func (s *state) report(now time.Time, conditions []*resourcev1.Condition) (*reso
 		return nil, time.Time{} // nothing to tell about, or not enough
 	}
 	status := &resourcev1.NodeStatus{
-		Conditions: conditions, Capacity: s.capacity, Addresses: s.addresses,
+		Conditions: conditions, Capacity: s.capacity, Addresses: s.addresses, GatewayAddress: s.gateway,
 		Version: s.cfg.Version, BootId: s.cfg.BootID,
 	}
 	shown := s.record.GetNode().GetStatus()

@@ -306,12 +306,12 @@ const file_staddle_presence_v1_presence_proto_rawDesc = "" +
 	"\bpresence\x18\x01 \x01(\v2\x1d.staddle.presence.v1.PresenceR\bpresence\"\x16\n" +
 	"\x14WatchPresenceRequest\"R\n" +
 	"\x15WatchPresenceResponse\x129\n" +
-	"\bpresence\x18\x01 \x01(\v2\x1d.staddle.presence.v1.PresenceR\bpresence2\xf7\x01\n" +
-	"\x0fPresenceService\x12m\n" +
-	"\vGetPresence\x12'.staddle.presence.v1.GetPresenceRequest\x1a(.staddle.presence.v1.GetPresenceResponse\"\v\x8a\xb5\x18\x04\n" +
-	"\x02\x01\b\x90\x02\x01\x12u\n" +
-	"\rWatchPresence\x12).staddle.presence.v1.WatchPresenceRequest\x1a*.staddle.presence.v1.WatchPresenceResponse\"\v\x8a\xb5\x18\x04\n" +
-	"\x02\x01\b\x90\x02\x010\x01B\xd1\x01\n" +
+	"\bpresence\x18\x01 \x01(\v2\x1d.staddle.presence.v1.PresenceR\bpresence2\xff\x01\n" +
+	"\x0fPresenceService\x12q\n" +
+	"\vGetPresence\x12'.staddle.presence.v1.GetPresenceRequest\x1a(.staddle.presence.v1.GetPresenceResponse\"\x0f\x8a\xb5\x18\b\n" +
+	"\x02\x01\b\x12\x02\x01\t\x90\x02\x01\x12y\n" +
+	"\rWatchPresence\x12).staddle.presence.v1.WatchPresenceRequest\x1a*.staddle.presence.v1.WatchPresenceResponse\"\x0f\x8a\xb5\x18\b\n" +
+	"\x02\x01\b\x12\x02\x01\t\x90\x02\x010\x01B\xd1\x01\n" +
 	"\x17com.staddle.presence.v1B\rPresenceProtoP\x01Z9staddle.internal/proto/gen/staddle/presence/v1;presencev1\xa2\x02\x03SPX\xaa\x02\x13Staddle.Presence.V1\xca\x02\x13Staddle\\Presence\\V1\xe2\x02\x1fStaddle\\Presence\\V1\\GPBMetadata\xea\x02\x15Staddle::Presence::V1b\x06proto3"
 
 var (

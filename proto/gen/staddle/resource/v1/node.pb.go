@@ -301,9 +301,12 @@ type NodeStatus struct {
 	// Boot id of the kernel that reports.
 	BootId string `protobuf:"bytes,6,opt,name=boot_id,json=bootId,proto3" json:"boot_id,omitempty"`
 	// When this status was made, by the node's wall clock.
-	ReportedAt    *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=reported_at,json=reportedAt,proto3" json:"reported_at,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	ReportedAt *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=reported_at,json=reportedAt,proto3" json:"reported_at,omitempty"`
+	// host:port at which the node's gateway is reached, as the node's
+	// configuration says; nobody has tried it. Empty when it has none.
+	GatewayAddress string `protobuf:"bytes,8,opt,name=gateway_address,json=gatewayAddress,proto3" json:"gateway_address,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *NodeStatus) Reset() {
@@ -383,6 +386,13 @@ func (x *NodeStatus) GetReportedAt() *timestamppb.Timestamp {
 		return x.ReportedAt
 	}
 	return nil
+}
+
+func (x *NodeStatus) GetGatewayAddress() string {
+	if x != nil {
+		return x.GatewayAddress
+	}
+	return ""
 }
 
 // Condition is one named answer with its reason.
@@ -542,7 +552,7 @@ const file_staddle_resource_v1_node_proto_rawDesc = "" +
 	"\x0eworkloads_kept\x18\x04 \x01(\bR\rworkloadsKept\x12?\n" +
 	"\rregistered_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\fregisteredAt\x12\x1d\n" +
 	"\n" +
-	"status_seq\x18\x06 \x01(\x04R\tstatusSeq\"\xd1\x02\n" +
+	"status_seq\x18\x06 \x01(\x04R\tstatusSeq\"\x84\x03\n" +
 	"\n" +
 	"NodeStatus\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12H\n" +
@@ -554,7 +564,8 @@ const file_staddle_resource_v1_node_proto_rawDesc = "" +
 	"\aversion\x18\x05 \x01(\tB\a\xbaH\x04r\x02\x18@R\aversion\x12 \n" +
 	"\aboot_id\x18\x06 \x01(\tB\a\xbaH\x04r\x02\x18@R\x06bootId\x12;\n" +
 	"\vreported_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"reportedAt\"\xc5\x01\n" +
+	"reportedAt\x121\n" +
+	"\x0fgateway_address\x18\b \x01(\tB\b\xbaH\x05r\x03\x18\x85\x02R\x0egatewayAddress\"\xc5\x01\n" +
 	"\tCondition\x12\x1d\n" +
 	"\x04type\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\x04type\x12E\n" +
 	"\x05state\x18\x02 \x01(\x0e2#.staddle.resource.v1.ConditionStateB\n" +

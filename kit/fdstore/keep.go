@@ -32,7 +32,7 @@ func (m *Manager) Open(owner string) ([]*os.File, error) {
 }
 
 // All lists what everybody left, by owner, oldest first. The numbers are safe to
-// use only once Run has returned, as before a re-exec.
+// use only once Run has returned, or after Freeze.
 func (m *Manager) All() []Stored {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -83,6 +83,8 @@ type Manager struct {
 	stored map[string][]Stored // by owner, oldest first
 	conn   *net.UnixConn       // while Run runs
 	closed bool
+
+	busy sync.Mutex // held while one message is read and obeyed
 }
 
 // NewManager returns a Manager that keeps nothing yet. Run makes it listen.
@@ -166,6 +168,14 @@ func prepare(_, _ string, c syscall.RawConn) error {
 		inner = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PASSCRED, 1)
 	})
 	return errors.Join(err, inner)
+}
+
+// Freeze returns when no message is being obeyed, and none is read from then on
+// until thaw is called. All and SocketFile then tell everything, as before a
+// re-exec.
+func (m *Manager) Freeze() (thaw func()) {
+	m.busy.Lock()
+	return m.busy.Unlock
 }
 
 // SocketFile returns a copy of the socket while Run runs, for the Socket of the

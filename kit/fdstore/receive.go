@@ -13,14 +13,37 @@ import (
 // maxRights is the kernel's bound on files in one message.
 const maxRights = 253
 
-// serveOne reads and obeys one message. Only an error of the socket itself is
-// returned; a bad message is logged and everything in it closed.
+// serveOne waits for one message and obeys it. Reading and obeying are one step
+// that Freeze waits for: a file that was read is kept, or closed, when it is over.
 func (m *Manager) serveOne(conn *net.UnixConn) error {
-	data := make([]byte, maxMessage)
-	control := make([]byte, unix.CmsgSpace(4*maxRights)+unix.CmsgSpace(unix.SizeofUcred))
-	n, cn, flags, _, err := conn.ReadMsgUnix(data, control)
+	raw, err := conn.SyscallConn()
 	if err != nil {
 		return fmt.Errorf("read message: %w", err)
+	}
+	var inner error
+	err = raw.Read(func(fd uintptr) bool {
+		m.busy.Lock()
+		defer m.busy.Unlock()
+		inner = m.receive(int(fd))
+		return !errors.Is(inner, unix.EAGAIN)
+	})
+	if err := errors.Join(err, inner); err != nil {
+		return fmt.Errorf("read message: %w", err)
+	}
+	return nil
+}
+
+// receive reads and obeys one message, without waiting. Only an error of the
+// socket itself is returned; a bad message is logged and everything in it closed.
+func (m *Manager) receive(fd int) error {
+	data := make([]byte, maxMessage)
+	control := make([]byte, unix.CmsgSpace(4*maxRights)+unix.CmsgSpace(unix.SizeofUcred))
+	n, cn, flags, _, err := unix.Recvmsg(fd, data, control, unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
+	if errors.Is(err, unix.EINTR) {
+		return nil
+	}
+	if err != nil {
+		return err
 	}
 	cred, files, err := ancillary(control[:cn])
 	if err == nil && flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 {

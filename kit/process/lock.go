@@ -27,7 +27,7 @@ const lockPause = 10 * time.Millisecond
 
 // lock claims the data folder of a process. Two processes never hold it; the
 // kernel gives it back when the holder ends in any way.
-func lock(ctx context.Context, process, path string) (unlock func(), err error) {
+func lock(ctx context.Context, process, path string) (held *os.File, err error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("lock data folder: %w", err)
@@ -51,17 +51,39 @@ func lock(ctx context.Context, process, path string) (unlock func(), err error) 
 	if err := writePID(f); err != nil {
 		return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), f.Close())
 	}
-	return func() { _ = f.Close() }, nil // the lock ends with the descriptor, and nothing is lost
+	return f, nil
+}
+
+// unlock gives the lock back: it ends with the descriptor, and nothing is lost.
+func unlock(held *os.File) { _ = held.Close() }
+
+// relock takes over the lock from before a re-exec. It is the caller's own, unless
+// the file at path is another one by now.
+func relock(held *os.File, process, path string) (*os.File, error) {
+	ours, err := held.Stat()
+	if err == nil {
+		var there os.FileInfo
+		if there, err = os.Stat(path); err == nil && !os.SameFile(ours, there) {
+			err = fault.New(fault.Conflict, "the lock that was handed over is not that file")
+		}
+	}
+	if err == nil {
+		err = unix.Flock(int(held.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("lock %s for %s: %w", path, process, err), held.Close())
+	}
+	return held, nil
 }
 
 // Hold claims the data folders of several processes at once, so that none of them
 // runs or starts while whoever holds them takes away what they stand on. A process
 // that never ran here has nothing to claim. It returns fault.Conflict if one runs.
 func Hold(ctx context.Context, paths config.Paths, processes ...string) (release func(), err error) {
-	var held []func()
+	var held []*os.File
 	release = func() {
-		for _, unlock := range held {
-			unlock()
+		for _, f := range held {
+			unlock(f)
 		}
 	}
 	for _, name := range processes {
@@ -69,12 +91,12 @@ func Hold(ctx context.Context, paths config.Paths, processes ...string) (release
 		if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
 			continue
 		}
-		unlock, err := lock(ctx, name, path)
+		f, err := lock(ctx, name, path)
 		if err != nil {
 			release()
 			return nil, err
 		}
-		held = append(held, unlock)
+		held = append(held, f)
 	}
 	return release, nil
 }

@@ -40,6 +40,11 @@ type Process struct {
 	Status *rpc.Status
 	// FDs are the files passed by whoever supervises, and the way to leave some.
 	FDs *fdstore.Store
+	// Watchdog learns which loops make progress.
+	Watchdog *Watchdog
+
+	lock     *os.File     // on the data folder, while the process runs
+	listener net.Listener // of its socket
 
 	mu    sync.Mutex
 	conns map[string]*grpc.ClientConn // guarded by mu, by neighbour
@@ -108,11 +113,10 @@ func (f Frame) run(ctx context.Context, p *Process, build Build) (err error) {
 			p.Log.Warn("telemetry lost", logging.Err(stopErr))
 		}
 	}()
-	unlock, err := p.claim(ctx)
-	if err != nil {
+	if err := p.claim(ctx, f.Kept); err != nil {
 		return err
 	}
-	defer unlock()
+	defer unlock(p.lock)
 	members, err := f.assemble(ctx, p, build)
 	if err != nil {
 		return err
@@ -122,14 +126,19 @@ func (f Frame) run(ctx context.Context, p *Process, build Build) (err error) {
 
 // claim makes the folders of this process and the lock that says it is the only
 // one.
-func (p *Process) claim(ctx context.Context) (unlock func(), err error) {
+func (p *Process) claim(ctx context.Context, kept *Kept) (err error) {
 	if err := os.MkdirAll(p.Paths.Run(), 0o755); err != nil {
-		return nil, fmt.Errorf("make folder of sockets: %w", err)
+		return fmt.Errorf("make folder of sockets: %w", err)
 	}
 	if err := os.MkdirAll(p.Paths.Var(p.Name), 0o700); err != nil {
-		return nil, fmt.Errorf("make folder of data: %w", err)
+		return fmt.Errorf("make folder of data: %w", err)
 	}
-	return lock(ctx, p.Name, p.Paths.Lock(p.Name))
+	if kept != nil {
+		p.lock, err = relock(kept.Lock, p.Name, p.Paths.Lock(p.Name))
+	} else {
+		p.lock, err = lock(ctx, p.Name, p.Paths.Lock(p.Name))
+	}
+	return err
 }
 
 // assemble puts the frame's members around those of build.
@@ -141,6 +150,7 @@ func (f Frame) assemble(ctx context.Context, p *Process, build Build) ([]run.Mem
 		return nil, err
 	}
 	p.Server, p.Status, p.FDs = server, server.Status(), fdstore.Inherited()
+	p.Watchdog = newWatchdog(p)
 	built, err := build(ctx, p)
 	if err != nil {
 		return nil, fmt.Errorf("build %s: %w", p.Name, err)
@@ -152,16 +162,18 @@ func (f Frame) assemble(ctx context.Context, p *Process, build Build) ([]run.Mem
 		}
 		built = append([]run.Member{gate}, built...)
 	}
-	listener, err := p.listen()
-	if err != nil {
+	if p.listener, err = p.listen(f.Kept); err != nil {
 		return nil, err
 	}
-	members := append([]run.Member{p.notifier(), server.Member(listener)}, built...)
+	members := append([]run.Member{p.notifier(), server.Member(p.listener), p.Watchdog.member()}, built...)
 	return append(members, p.readiness()), nil
 }
 
-// listen takes the socket that was passed, or makes it.
-func (p *Process) listen() (net.Listener, error) {
+// listen takes the socket that was kept or passed, or makes it.
+func (p *Process) listen(kept *Kept) (net.Listener, error) {
+	if kept != nil && kept.Socket != nil {
+		return kept.listen(p.Paths.Socket(p.Name))
+	}
 	if l, ok := p.FDs.Listener(p.Name + ".sock"); ok {
 		return rpc.Adopt(l, p.Paths.Socket(p.Name)), nil
 	}

@@ -76,6 +76,12 @@ func (s *Server) mend(serving *servers, l net.Listener) net.Listener {
 	return fresh
 }
 
+// InPlace reports whether whoever connects to the path of l reaches it. Of a
+// listener that is no unix socket it is true.
+func InPlace(l net.Listener) bool {
+	return l.Addr().Network() != "unix" || leadsTo(l.Addr().String(), l)
+}
+
 // leadsTo reports whether path is the socket of l. Of a listener that knows no
 // file only the existence of a socket is known.
 func leadsTo(path string, l net.Listener) bool {

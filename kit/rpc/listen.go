@@ -233,3 +233,25 @@ func (p *passedSocket) inPlace() bool {
 	info, err := os.Lstat(p.path)
 	return err == nil && p.file != nil && os.SameFile(info, p.file)
 }
+
+// File returns a copy of the listener, where it has one to give.
+func (p *passedSocket) File() (*os.File, error) {
+	l, ok := p.Listener.(interface{ File() (*os.File, error) })
+	if !ok {
+		return nil, fault.New(fault.Invalid, "copy socket %s: it has no descriptor", p.path)
+	}
+	return l.File()
+}
+
+// Regain returns a listener that this process itself made at path, before it
+// replaced its program by another. Unlike one that was passed by somebody else it
+// is this process's to mend and to remove.
+func Regain(l net.Listener, path string) net.Listener {
+	unix, ok := l.(*net.UnixListener)
+	info, err := os.Lstat(path)
+	if !ok || err != nil {
+		return Adopt(l, path)
+	}
+	unix.SetUnlinkOnClose(false)
+	return &ownSocket{UnixListener: unix, path: path, mode: info.Mode().Perm(), file: info}
+}

@@ -154,7 +154,7 @@ func DefaultNode() Node {
 	return Node{
 		Version:       FormatVersion,
 		Name:          hostLabel(),
-		Coordinator:   Coordinator{Address: "127.0.0.1:8443"},
+		Coordinator:   Coordinator{Address: CoordinatorAddress},
 		ListenAddress: "127.0.0.1:8444",
 		Containerd:    Containerd{Managed: true, Namespace: "staddle"},
 		Network: Network{

@@ -64,6 +64,11 @@ func (p Paths) Run() string { return p.below("/run/staddle", "run") }
 // Socket is where a process serves: <run>/<process>.sock.
 func (p Paths) Socket(process string) string { return filepath.Join(p.Run(), process+".sock") }
 
+// SocketSpares is the folder of the second names of sockets, from which the
+// supervisor brings back the first ones: beside Run, so that the loss of that folder
+// leaves it, and on the same file system.
+func (p Paths) SocketSpares() string { return p.Run() + ".sockets" }
+
 // Lock is the file a process locks while it uses its data folder.
 func (p Paths) Lock(process string) string { return filepath.Join(p.Var(process), "lock") }
 

@@ -83,6 +83,14 @@ func dialOptions(cfg DialConfig) ([]grpc.DialOption, error) {
 	if err != nil {
 		return nil, err
 	}
+	methods, err := contracts()
+	if err != nil {
+		return nil, err
+	}
+	repeat := again(methods)
+	if cfg.FailFast {
+		repeat = again(nil)
+	}
 	keepalive := keepaliveDefault
 	if cfg.Foreign {
 		keepalive = keepaliveForeign
@@ -103,7 +111,7 @@ func dialOptions(cfg DialConfig) ([]grpc.DialOption, error) {
 		grpc.WithDisableServiceConfig(),
 		grpc.WithDefaultServiceConfig(sc),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(MaxMessageSize)),
-		grpc.WithChainUnaryInterceptor(logFailures(cfg.Log), fault.UnaryClient, unaryDeadline, asUnary(cfg.Process)),
+		grpc.WithChainUnaryInterceptor(logFailures(cfg.Log), unaryDeadline, repeat, fault.UnaryClient, asUnary(cfg.Process)),
 		grpc.WithChainStreamInterceptor(asStream(cfg.Process)),
 	}
 	if !cfg.Verbatim {

@@ -141,14 +141,37 @@ func (s *parts) server() (*rpc.Server, error) {
 // listener serves the API once everything before it is ready.
 func (s *parts) listener(server *rpc.Server) run.Member {
 	return run.Member{Name: "listener", Run: func(ctx context.Context, ready func()) error {
-		var lc net.ListenConfig
-		l, err := lc.Listen(ctx, "tcp", s.cfg.ListenAddress)
+		l, err := s.listen(ctx)
 		if err != nil {
-			return fmt.Errorf("listen on %s: %w", s.cfg.ListenAddress, err)
+			return err
 		}
 		s.Log.Info("API bound", logging.Path(l.Addr().String()))
 		return server.Member(l).Run(ctx, ready)
 	}}
+}
+
+// passedSocket is the name of the listening socket of the API where whoever
+// supervises has made it: callers then wait for a restart instead of being refused.
+const passedSocket = "coordinator.tcp"
+
+// listen takes the socket that was passed, if it is at the configured address, or
+// makes it.
+func (s *parts) listen(ctx context.Context) (net.Listener, error) {
+	if l, ok := s.FDs.Listener(passedSocket); ok {
+		if rpc.ListensAt(l, s.cfg.ListenAddress) {
+			return l, nil
+		}
+		s.Log.Warn("passed socket left", logging.Reason("it is at another address than the configured one"), logging.Path(l.Addr().String()))
+		if err := l.Close(); err != nil {
+			return nil, fmt.Errorf("leave passed socket: %w", err)
+		}
+	}
+	var lc net.ListenConfig
+	l, err := lc.Listen(ctx, "tcp", s.cfg.ListenAddress)
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", s.cfg.ListenAddress, err)
+	}
+	return l, nil
 }
 
 // probe keeps the status true about the store while nobody calls.

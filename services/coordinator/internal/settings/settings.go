@@ -71,7 +71,7 @@ type Bootstrap struct {
 func Default() Settings {
 	return Settings{
 		Version:       FormatVersion,
-		ListenAddress: "127.0.0.1:8443",
+		ListenAddress: config.CoordinatorAddress,
 		TrustDomain:   "staddle.local",
 		Etcd:          Etcd{Prefix: "/staddle/"},
 		Bootstrap:     Bootstrap{Operator: "admin"},

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,10 +25,20 @@ import (
 // roleVariable makes the test binary be a supervisor, or a child of one.
 const roleVariable = "SUPERVISOR_TEST_ROLE"
 
+// A supervisor makes its children on the main thread, which only init can hold.
+func init() {
+	if os.Getenv(roleVariable) == "supervisor" {
+		runtime.LockOSThread()
+	}
+}
+
 func TestMain(m *testing.M) {
 	role, mode, _ := strings.Cut(os.Getenv(roleVariable), ":")
 	switch role {
 	case "supervisor":
+		if os.Getpid() == 1 {
+			ownProc()
+		}
 		os.Exit(supervisor.Main())
 	case "child":
 		os.Exit(childMain(mode))
@@ -96,6 +107,87 @@ var behaviours = map[string]func(context.Context, *process.Process, func()) erro
 	},
 	"helper":  withHelper,
 	"storing": withStore,
+	"orders":  underOrders,
+	"orphans": withOrphans,
+	"chatty":  chatty,
+}
+
+// ownProc gives the first process of a pid namespace a /proc that shows it.
+func ownProc() {
+	err := errors.Join(syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""), syscall.Mount("proc", "/proc", "proc", 0, ""))
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "mount /proc:", err)
+		os.Exit(9)
+	}
+}
+
+// underOrders ends, or is not ready, as a file says that appears.
+func underOrders(ctx context.Context, p *process.Process, ready func()) error {
+	ready()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	path := filepath.Join(p.Paths.Root, "order-"+p.Name)
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
+		order, err := os.ReadFile(path)
+		if err != nil {
+			continue
+		}
+		if err := os.Remove(path); err != nil {
+			return err
+		}
+		switch verb, rest, _ := strings.Cut(string(order), " "); verb {
+		case "exit":
+			code, err := strconv.Atoi(rest)
+			if err != nil {
+				return err
+			}
+			os.Exit(code)
+		case "signal":
+			number, err := strconv.Atoi(rest)
+			if err != nil {
+				return err
+			}
+			if err := syscall.Kill(os.Getpid(), syscall.Signal(number)); err != nil {
+				return err
+			}
+		case "block":
+			p.Status.Block("order", rest)
+		case "unblock":
+			p.Status.Unblock("order")
+		}
+	}
+}
+
+// withOrphans starts processes over and over whose parent is gone at once, and
+// which end at times of their own.
+func withOrphans(ctx context.Context, p *process.Process, ready func()) error {
+	for range 4 {
+		cmd := exec.CommandContext(ctx, "/bin/sh", "-c", "i=0; while [ $i -lt 50 ]; do (sleep 0.$((i%10))$((i/10)); exit $i) & i=$((i+1)); done")
+		if err := cmd.Run(); err != nil {
+			return err
+		}
+	}
+	ready()
+	<-ctx.Done()
+	return nil
+}
+
+// chatty prints a hundred megabytes.
+func chatty(ctx context.Context, _ *process.Process, ready func()) error {
+	line := []byte(strings.Repeat("x", 1023) + "\n")
+	for range 100 << 10 {
+		if _, err := os.Stderr.Write(line); err != nil {
+			return err
+		}
+	}
+	ready()
+	<-ctx.Done()
+	return nil
 }
 
 // withHelper leaves a process of its own that has left its group and session.

@@ -3,6 +3,7 @@ module staddle.internal/services/supervisor
 go 1.26.7
 
 require (
+	github.com/fsnotify/fsnotify v1.10.1
 	golang.org/x/sys v0.48.0
 	google.golang.org/grpc v1.85.0
 	google.golang.org/protobuf v1.36.12

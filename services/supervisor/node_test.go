@@ -40,12 +40,15 @@ type part struct {
 type node struct {
 	t    *testing.T
 	root string
-	cmd  *exec.Cmd
-	done chan struct{} // closed after exit was set
-	exit error
-	out  *output
-	conn *grpc.ClientConn
-	api  supervisorv1.SupervisorServiceClient
+	// program is the supervisor's.
+	program string
+	attr    *syscall.SysProcAttr // of the supervisor; may be nil
+	cmd     *exec.Cmd
+	done    chan struct{} // closed after exit was set
+	exit    error
+	out     *output
+	conn    *grpc.ClientConn
+	api     supervisorv1.SupervisorServiceClient
 }
 
 // output collects what a process says.
@@ -73,10 +76,22 @@ func newNode(t *testing.T, settings string, parts ...part) *node {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := &node{t: t, root: root}
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
+	}
+	n := &node{t: t, root: root, program: exe}
+	t.Cleanup(n.clean)
+	n.configure(settings, parts...)
+	return n
+}
+
+// configure writes node.yaml anew.
+func (n *node) configure(settings string, parts ...part) {
+	n.t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		n.t.Fatal(err)
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "version: 1\nname: test\ncontainerd: {managed: false}\nsupervisor:\n  backoff: {initial: 50ms, cap: 1s, stable: 60s}\n%s  components:\n", settings)
@@ -86,14 +101,23 @@ func newNode(t *testing.T, settings string, parts ...part) *node {
 		}
 	}
 	for _, p := range parts {
-		fmt.Fprintf(&b, "    - name: %s\n      command: [%s, %s, --root, %s]\n      env: {%s: \"child:%s\"}\n", p.name, exe, p.name, root, roleVariable, p.mode)
+		fmt.Fprintf(&b, "    - name: %s\n      command: [%s, %s, --root, %s]\n      env: {%s: \"child:%s\"}\n", p.name, exe, p.name, n.root, roleVariable, p.mode)
 		if p.more != "" {
 			fmt.Fprintf(&b, "      %s\n", p.more)
 		}
 	}
 	n.write(b.String())
-	t.Cleanup(n.clean)
-	return n
+}
+
+// copyProgram gives the node a supervisor's program of its own, which can be
+// replaced.
+func (n *node) copyProgram() {
+	n.t.Helper()
+	text, err := os.ReadFile(n.program)
+	n.program = filepath.Join(n.root, "supervisor")
+	if err := errors.Join(err, os.WriteFile(n.program, text, 0o755)); err != nil {
+		n.t.Fatal(err)
+	}
 }
 
 func (n *node) write(text string) {
@@ -107,13 +131,10 @@ func (n *node) write(text string) {
 // start runs a supervisor on the root.
 func (n *node) start(args ...string) {
 	n.t.Helper()
-	exe, err := os.Executable()
-	if err != nil {
-		n.t.Fatal(err)
-	}
 	n.out, n.done = &output{}, make(chan struct{})
-	n.cmd = exec.Command(exe, append([]string{"--root", n.root}, args...)...)
+	n.cmd = exec.Command(n.program, append([]string{"--root", n.root}, args...)...)
 	n.cmd.Env = append(os.Environ(), roleVariable+"=supervisor", "STADDLE_LOG=json", "GORACE=atexit_sleep_ms=0")
+	n.cmd.SysProcAttr = n.attr
 	n.cmd.Stdout, n.cmd.Stderr = n.out, n.out
 	n.cmd.WaitDelay = 5 * time.Second
 	if err := n.cmd.Start(); err != nil {

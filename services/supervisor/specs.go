@@ -1,7 +1,6 @@
 package supervisor
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -41,6 +40,9 @@ func specsOf(p *process.Process, g graph.Graph) ([]child.Spec, error) {
 		s := child.Spec{
 			Name: c.Name, Command: c.Command, Env: c.Env, Capabilities: c.Capabilities,
 			Socket: p.Paths.Socket(c.Name),
+		}
+		if c.Name == coordinator {
+			s.Address = func() string { return config.ListenAddress(p.Paths.CoordinatorFile()) }
 		}
 		if len(s.Command) == 0 {
 			s.Command = ownCommand(p, c.Name, bin)
@@ -89,19 +91,18 @@ func containerdSpec(p *process.Process, c config.Component, bin string) child.Sp
 	return child.Spec{Name: c.Name, Command: command, Env: env, Foreign: true}
 }
 
-// folders returns the member that makes the folders of all processes, each owned
-// by its process, before anything is started.
-func folders(p *process.Process, specs []child.Spec) func(context.Context, func()) error {
-	return func(ctx context.Context, ready func()) error {
-		for _, s := range specs {
-			if err := makeFolders(p, s); err != nil {
-				return fmt.Errorf("make folders of %s: %w", s.Name, err)
-			}
-		}
-		ready()
-		<-ctx.Done()
-		return context.Cause(ctx)
+// makeAllFolders makes the folders of all processes, each owned by its process. It
+// leaves what is there.
+func makeAllFolders(p *process.Process, specs []child.Spec) error {
+	if err := os.MkdirAll(p.Paths.Run(), 0o755); err != nil {
+		return fmt.Errorf("make folder of sockets: %w", err)
 	}
+	for _, s := range specs {
+		if err := makeFolders(p, s); err != nil {
+			return fmt.Errorf("make folders of %s: %w", s.Name, err)
+		}
+	}
+	return nil
 }
 
 func makeFolders(p *process.Process, s child.Spec) error {

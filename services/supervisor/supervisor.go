@@ -11,8 +11,11 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"io"
+	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -29,6 +32,7 @@ import (
 	"staddle.internal/services/supervisor/internal/api"
 	"staddle.internal/services/supervisor/internal/child"
 	"staddle.internal/services/supervisor/internal/graph"
+	"staddle.internal/services/supervisor/internal/handover"
 	"staddle.internal/services/supervisor/internal/machine"
 	"staddle.internal/services/supervisor/internal/probe"
 	"staddle.internal/services/supervisor/internal/supervise"
@@ -47,49 +51,123 @@ const exitMargin = 5 * time.Second
 const levelTimeout = 2 * time.Second
 
 // Main runs the supervisor and returns its exit code: 2 if the graph is wrong, and
-// then nothing was started.
+// then nothing was started. It is to be called on the main thread, held there from
+// init on: children are made on it, and it is the one thread that outlives the
+// replacement of the program.
 func Main() int {
-	var failFast bool
-	frame := process.Frame{Name: name, Flags: func(fs *flag.FlagSet) {
-		fs.BoolVar(&failFast, "fail-fast", false, "stop everything when a component fails before all were ready once")
-	}}
-	return frame.Main(func(_ context.Context, p *process.Process) ([]run.Member, error) {
-		return build(p, failFast)
-	})
+	m := &start{spawner: child.NewSpawner(), environ: os.Environ(), signals: listenForHangup()}
+	var err error
+	if m.before, err = handover.Inherited(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return run.ExitFailed
+	}
+	m.environ = slices.DeleteFunc(m.environ, func(entry string) bool { return strings.HasPrefix(entry, handover.EnvFD+"=") })
+	code := make(chan int, 1)
+	go func() { // owned by Main: it ends before Main does
+		defer m.spawner.Close()
+		code <- m.frame().Main(m.build)
+	}()
+	m.spawner.Serve()
+	return <-code
 }
 
-// build puts the parts together; the children are ended before what they lean on.
-func build(p *process.Process, failFast bool) ([]run.Member, error) {
+// start is what Main finds when it begins.
+type start struct {
+	spawner *child.Spawner
+	environ []string
+	signals <-chan os.Signal
+	before  *handover.State // nil unless the program was replaced
+
+	failFast, check bool // flags
+}
+
+func (m *start) frame() process.Frame {
+	f := process.Frame{
+		Name: name, Env: []string{handover.EnvFD},
+		Flags: func(fs *flag.FlagSet) {
+			fs.BoolVar(&m.failFast, "fail-fast", false, "stop everything when a component fails before all were ready once")
+			fs.BoolVar(&m.check, checkFlag, false, "say whether this program can take over from a running supervisor that asks, and exit")
+		},
+		Ask: func(p *process.Process, stdout io.Writer) (bool, error) {
+			if !m.check {
+				return false, nil
+			}
+			return true, canTakeOver(p, m.before, stdout)
+		},
+	}
+	if m.before != nil {
+		f.Kept = &process.Kept{Lock: os.NewFile(uintptr(m.before.Lock), "lock")}
+		if m.before.Socket > 0 {
+			f.Kept.Socket = os.NewFile(uintptr(m.before.Socket), "socket")
+		}
+	}
+	return f
+}
+
+// plans is what the configuration means.
+type plans struct {
+	specs []child.Spec
+	plan  machine.Plan
+}
+
+func layout(p *process.Process, failFast bool) (plans, error) {
 	g, err := graph.New(p.ConfigPath, p.Config.Graph(), config.ContainerdName)
 	if err != nil {
-		return nil, err
+		return plans{}, err
 	}
 	specs, err := specsOf(p, g)
 	if err != nil {
-		return nil, err
+		return plans{}, err
 	}
-	plan := planOf(p.Config.Supervisor, g, failFast)
-	var loop *supervise.Loop
-	children := child.New(childConfig(p, specs), child.Deps{Log: p.Log, Exited: func(e child.Exit) {
-		loop.Exited(e.Name, e.PID, machine.Exit{How: e.How, Code: e.Code, Signal: e.Signal})
-	}})
-	loop = supervise.New(plan, supervise.Deps{
-		Children: children, Probe: prober(p, specs), Log: p.Log, Changed: statusOf(p, plan),
-	})
-	renewal, err := upgraderOf(p, plan, children, loop)
+	return plans{specs: specs, plan: planOf(p.Config.Supervisor, g, failFast)}, nil
+}
+
+// build puts the parts together; the children are ended before what they lean on.
+func (m *start) build(_ context.Context, p *process.Process) ([]run.Member, error) {
+	l, err := layout(p, m.failFast)
 	if err != nil {
 		return nil, err
 	}
+	children, loop := m.keepers(p, l)
+	renewal, err := upgraderOf(p, l.plan, children, loop)
+	if err != nil {
+		return nil, err
+	}
+	next := &replacement{
+		process: p, loop: loop, children: children, spawner: m.spawner, environ: m.environ, upgrading: renewal.Busy,
+	}
 	p.Server.AlwaysServe(supervisorv1.SupervisorService_ServiceDesc.ServiceName)
-	supervisorv1.RegisterSupervisorServiceServer(p.Server.GRPC(), api.New(plan, api.Deps{
-		Graph: loop, Outputs: children, Upgrades: renewal, SetLevel: levelSetter(p), Foreign: foreign(specs), Shutdown: shutdown(p),
+	supervisorv1.RegisterSupervisorServiceServer(p.Server.GRPC(), api.New(l.plan, api.Deps{
+		Graph: loop, Outputs: children, Upgrades: renewal, SetLevel: levelSetter(p), Foreign: foreign(l.specs), Shutdown: shutdown(p),
 	}))
 	return []run.Member{
-		{Name: "folders", Run: folders(p, specs)},
 		{Name: "children", Run: children.Run},
-		{Name: "components", Run: loop.Run, StopTimeout: stopTime(plan)},
+		{Name: "components", Run: loop.Run, StopTimeout: stopTime(l.plan)},
 		{Name: "upgrade", Run: renewal.Run},
+		{Name: "program", Run: next.run(m.signals)},
 	}, nil
+}
+
+// keepers are the one of the processes and the one of the states, as they were
+// left if the program was replaced.
+func (m *start) keepers(p *process.Process, l plans) (*child.Runner, *supervise.Loop) {
+	var loop *supervise.Loop
+	children := child.New(m.childConfig(p, l.specs), child.Deps{
+		Log: p.Log, Spawner: m.spawner,
+		Exited: func(e child.Exit) {
+			loop.Exited(e.Name, e.PID, machine.Exit{How: e.How, Code: e.Code, Signal: e.Signal})
+		},
+		Lost: func(name string, pid int, reason string) { loop.Lost(name, pid, reason) },
+	})
+	loop = supervise.New(l.plan, supervise.Deps{
+		Children: children, Probe: m.prober(p, l.specs), Log: p.Log, Changed: statusOf(p, l.plan),
+		Alive: p.Watchdog.Loop("components").Alive,
+	})
+	if m.before != nil {
+		p.Log.Info("program replaced", logging.Count(len(m.before.Children.Children)))
+		loop.Resume(l.plan.Resume(m.before.Table, m.before.Then()), supervise.ResumeHistory(m.before.History))
+	}
+	return children, loop
 }
 
 // planOf turns configuration into the rules of the machine.
@@ -123,17 +201,25 @@ func stopTime(plan machine.Plan) time.Duration {
 	return sum
 }
 
-func childConfig(p *process.Process, specs []child.Spec) child.Config {
+func (m *start) childConfig(p *process.Process, specs []child.Spec) child.Config {
 	cgroup, err := child.CgroupBase(p.Paths)
 	if err != nil {
 		p.Log.Warn("components share a cgroup", logging.Err(err))
 	}
-	return child.Config{
+	runDir := filepath.Join(p.Paths.Run(), name)
+	cfg := child.Config{
 		Specs: specs, Cgroup: cgroup,
-		RunDir:        filepath.Join(p.Paths.Run(), name),
+		RunDir:        runDir,
 		LogDir:        filepath.Join(p.Paths.Var(name), "logs"),
 		LeftoverGrace: p.Config.Supervisor.StopTimeout.Std(),
+		Folders:       func() error { return makeAllFolders(p, specs) },
+		SpareDirs:     []string{p.Paths.SocketSpares(), filepath.Join(runDir, "sockets")},
+		OwnSockets:    []string{p.Paths.Socket(name)},
 	}
+	if m.before != nil {
+		cfg.Before = &m.before.Children
+	}
+	return cfg
 }
 
 // foreign tells which components are no processes of ours.
@@ -156,9 +242,9 @@ func levelSetter(p *process.Process) func(context.Context, string, *processv1.Se
 	}
 }
 
-func prober(p *process.Process, specs []child.Spec) func(context.Context, string, int, func(machine.Event)) error {
+func (m *start) prober(p *process.Process, specs []child.Spec) func(context.Context, string, int, func(machine.Event)) error {
 	return func(ctx context.Context, component string, pid int, emit func(machine.Event)) error {
-		t := probe.Target{Name: component, PID: pid, Socket: p.Paths.Socket(component)}
+		t := probe.Target{Name: component, PID: pid, Socket: p.Paths.Socket(component), Answered: m.hadAnswered(component, pid)}
 		for _, s := range specs {
 			if s.Name == component && s.Foreign {
 				t.Socket, t.Plain = p.Config.Containerd.Address, true
@@ -166,6 +252,16 @@ func prober(p *process.Process, specs []child.Spec) func(context.Context, string
 		}
 		return probe.Watch(ctx, probe.Default(), t, emit)
 	}
+}
+
+// hadAnswered reports whether a process was known to answer before the program was
+// replaced.
+func (m *start) hadAnswered(component string, pid int) bool {
+	if m.before == nil {
+		return false
+	}
+	r := m.before.Table.Members[component]
+	return r.PID == pid && (r.State == machine.Ready || r.State == machine.NotReady)
 }
 
 // statusOf makes the supervisor itself ready while all components are.

@@ -183,7 +183,7 @@ func TestSupervisor_SecondOnTheSameRootIsRefused(t *testing.T) {
 	n := newNode(t, "", part{name: "a", mode: "serve"})
 	n.start()
 	n.untilState("a", ready)
-	second := &node{t: t, root: n.root}
+	second := &node{t: t, root: n.root, program: n.program}
 	second.start()
 	if code := second.wait(); code != 1 || !strings.Contains(second.out.String(), "already running") {
 		t.Errorf("got exit code %d and %q, want 1 and the reason", code, second.out)
@@ -245,7 +245,8 @@ func TestSupervisor_KillsRefuseNoCall(t *testing.T) {
 	}
 }
 
-func TestSupervisor_HelpersEndWithTheirComponent(t *testing.T) {
+// SUP-7: what a component has started ends with it, also what has left its group.
+func TestSupervisor_SUP7_HelpersEndWithTheirComponent(t *testing.T) {
 	n := newNode(t, "", part{name: "a", mode: "helper"})
 	n.start()
 	pid := n.untilState("a", ready).GetPid()

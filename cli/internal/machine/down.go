@@ -118,7 +118,7 @@ func (m *Machine) runningSandboxes(ctx context.Context) []string {
 
 // Leftovers lists what is purged.
 func (m *Machine) Leftovers() []string {
-	all := []string{m.Bin(), m.Paths.Etc(), m.Paths.Var(""), m.Paths.Run()}
+	all := []string{m.Bin(), m.Paths.Etc(), m.Paths.Var(""), m.Paths.Run(), m.Paths.SocketSpares()}
 	if m.Paths.Root == "" && linked(systemCommand, m.binary("staddle")) {
 		all = append(all, systemCommand)
 	}

@@ -216,6 +216,9 @@ func (d down) emptyRun() error {
 			return fault.New(fault.Unavailable, "empty %s: %s is still mounted", run, info.Mountpoint)
 		}
 	}
+	if err := os.RemoveAll(d.cfg.Paths.SocketSpares()); err != nil { // of a supervisor that was killed
+		return fmt.Errorf("empty %s: %w", run, err)
+	}
 	entries, err := os.ReadDir(run)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil

@@ -63,7 +63,7 @@ func ownCapabilities() (uint64, error) {
 }
 
 // reduce gives up, for the calling thread and all that it makes, every capability
-// but those kept, also by way of a program with a set-user-id bit.
+// but those kept.
 func reduce(kept []uintptr) error {
 	for n := uintptr(0); n <= unix.CAP_LAST_CAP; n++ {
 		if slices.Contains(kept, n) {
@@ -73,9 +73,6 @@ func reduce(kept []uintptr) error {
 		if err != nil && !errors.Is(err, unix.EINVAL) { // the kernel does not know it
 			return fmt.Errorf("give up capability %d: %w", n, err)
 		}
-	}
-	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
-		return fmt.Errorf("give up new rights: %w", err)
 	}
 	return nil
 }

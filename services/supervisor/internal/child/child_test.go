@@ -2,7 +2,6 @@ package child
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -189,6 +188,14 @@ func TestTrimOutput_LosesNothingWhileAChildWrites(t *testing.T) {
 	}
 }
 
+// serving returns a Spawner that is served until the test ends.
+func serving(t *testing.T) *Spawner {
+	s := NewSpawner()
+	go s.Serve() // ends with Close
+	t.Cleanup(s.Close)
+	return s
+}
+
 func TestFork_LeavesTheModeOfPassedFiles(t *testing.T) {
 	var p [2]int
 	if err := unix.Pipe2(p[:], unix.O_NONBLOCK|unix.O_CLOEXEC); err != nil {
@@ -197,16 +204,13 @@ func TestFork_LeavesTheModeOfPassedFiles(t *testing.T) {
 	r, w := os.NewFile(uintptr(p[0]), "r"), os.NewFile(uintptr(p[1]), "w")
 	defer r.Close()
 	defer w.Close()
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	s := spawner{orders: make(chan order)}
-	go s.run(ctx) // ends with the test
+	s := serving(t)
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer null.Close()
-	pid, err := s.spawn(ctx, birth{
+	pid, err := s.spawn(t.Context(), birth{
 		command: []string{"/bin/sh", "-c", "exit 7"}, files: []*os.File{null, null, null, r}, attr: &syscall.SysProcAttr{},
 	})
 	if err != nil {
@@ -226,11 +230,8 @@ func TestFork_LeavesTheModeOfPassedFiles(t *testing.T) {
 }
 
 func TestSpawn_TellsWhyAProgramDoesNotStart(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	s := spawner{orders: make(chan order)}
-	go s.run(ctx) // ends with the test
-	_, err := s.spawn(ctx, birth{command: []string{"/does/not/exist"}, attr: &syscall.SysProcAttr{}})
+	s := serving(t)
+	_, err := s.spawn(t.Context(), birth{command: []string{"/does/not/exist"}, attr: &syscall.SysProcAttr{}})
 	if err == nil || !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), "/does/not/exist") {
 		t.Errorf("got %v, want it to name the program", err)
 	}
@@ -340,11 +341,9 @@ func status(t *testing.T, s Spec) string {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	sp := spawner{orders: make(chan order)}
-	go sp.run(ctx) // ends with the test
-	pid, err := sp.spawn(ctx, birth{command: []string{"/bin/cat", "/proc/self/status"}, files: []*os.File{r, w, w}, attr: attr, reduced: s.reduced()})
+	pid, err := serving(t).spawn(t.Context(), birth{
+		command: []string{"/bin/cat", "/proc/self/status"}, files: []*os.File{r, w, w}, attr: attr, humble: !s.Foreign, reduced: s.reduced(),
+	})
 	if err := errors.Join(err, w.Close()); err != nil {
 		t.Fatal(err)
 	}
@@ -375,7 +374,8 @@ func TestSpawn_GivesExactlyTheRightsOfTheSpec(t *testing.T) {
 				"CapBnd:\t" + kept, "CapAmb:\t" + kept, "NoNewPrivs:\t1"}},
 		{"none", Spec{UID: 64202, GID: 64203},
 			[]string{"Gid:\t64203\t64203", "Groups:\t \n", "CapEff:\t" + none, "CapBnd:\t" + none, "NoNewPrivs:\t1"}},
-		{"root after them, unreduced", Spec{}, []string{"Uid:\t0\t0", "NoNewPrivs:\t0"}},
+		{"root after them, unreduced", Spec{}, []string{"Uid:\t0\t0", "NoNewPrivs:\t1"}},
+		{"one that starts containers", Spec{Foreign: true}, []string{"Uid:\t0\t0", "NoNewPrivs:\t0"}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -1,10 +1,12 @@
 package child
 
 import (
+	"log/slog"
 	"os"
 
 	"staddle.internal/kit/fdstore"
 	"staddle.internal/kit/leash"
+	"staddle.internal/kit/logging"
 )
 
 // inheritance is what is open for a child, until it has it.
@@ -31,7 +33,7 @@ func (r *Runner) inherit(c *child) (in *inheritance, err error) {
 	if c.spec.Foreign {
 		return in, nil
 	}
-	if err := in.passSockets(c, r.store, r.notifySocket()); err != nil {
+	if err := in.passSockets(c, r.store, r.notifySocket(), r.deps.Log); err != nil {
 		return in, err
 	}
 	if err := in.passLeash(); err != nil {
@@ -43,9 +45,9 @@ func (r *Runner) inherit(c *child) (in *inheritance, err error) {
 	return in, err
 }
 
-// passSockets adds the listening socket and the stored files, in the protocol of
+// passSockets adds the listening sockets and the stored files, in the protocol of
 // fd stores.
-func (in *inheritance) passSockets(c *child, store *fdstore.Manager, notify string) error {
+func (in *inheritance) passSockets(c *child, store *fdstore.Manager, notify string, log *slog.Logger) error {
 	var names []string
 	if c.socket != nil {
 		f, err := c.socket.passed()
@@ -54,6 +56,16 @@ func (in *inheritance) passSockets(c *child, store *fdstore.Manager, notify stri
 		}
 		in.files = append(in.files, f)
 		names = append(names, c.spec.Name+".sock")
+	}
+	if c.tcp != nil {
+		f, err := c.tcp.passed()
+		if err != nil {
+			log.Warn("socket not made", logging.Component(c.spec.Name), logging.Err(err))
+		}
+		if f != nil {
+			in.files = append(in.files, f)
+			names = append(names, c.spec.Name+".tcp")
+		}
 	}
 	stored, err := store.Open(c.spec.Name)
 	if err != nil {

@@ -99,7 +99,7 @@ func (r *Runner) birth(ctx context.Context, c *child) (int, error) {
 
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	pid, err := r.spawner.spawn(ctx, birth{command: c.spec.Command, env: env, files: in.files, attr: attr, reduced: c.spec.reduced()})
+	pid, err := r.deps.Spawner.spawn(ctx, birth{command: c.spec.Command, env: env, files: in.files, attr: attr, humble: !c.spec.Foreign, reduced: c.spec.reduced()})
 	if err != nil {
 		return 0, err
 	}
@@ -109,7 +109,7 @@ func (r *Runner) birth(ctx context.Context, c *child) (int, error) {
 	}
 	r.forgetOwnerLocked(c.spec.Name)
 	r.owners[pid] = c.spec.Name
-	c.pid, c.process, c.leash = pid, process, in.takeLeash()
+	c.pid, c.process, c.leash, c.ended = pid, process, in.takeLeash(), nil
 	return pid, nil
 }
 
@@ -121,26 +121,45 @@ func (r *Runner) forgetOwnerLocked(name string) {
 	}
 }
 
-// reap waits for one child and tells of its end when nothing of it is left.
+// reap waits for one child and tells of its end when nothing of it is left. Until
+// then the dead process keeps its number, so that whoever takes over finds it.
 func (r *Runner) reap(ctx context.Context, c *child, pid int) {
-	exit := describe(c.process.Wait())
+	if err := awaitEnd(pid); err != nil {
+		r.deps.Log.Warn("process not awaited", logging.Component(c.spec.Name), logging.Err(err))
+	}
 	if err := c.cgroup.clear(ctx); err != nil {
 		r.deps.Log.Warn("processes left", logging.Component(c.spec.Name), logging.Err(err))
 	}
-	if err := removeNote(r.cfg.RunDir, c.spec.Name); err != nil {
-		r.deps.Log.Warn("note not removed", logging.Component(c.spec.Name), logging.Err(err))
-	}
 	r.mu.Lock()
+	exit := describe(c.process.Wait()) // it has ended
+	exit.Name, exit.PID = c.spec.Name, pid
 	end := c.leash
-	c.pid, c.process, c.leash = 0, nil, nil
+	c.pid, c.process, c.leash, c.ended = 0, nil, nil, &exit
 	r.mu.Unlock()
-	if end != nil {
-		if err := end.Close(); err != nil {
-			r.deps.Log.Warn("leash not closed", logging.Component(c.spec.Name), logging.Err(err))
+	r.buried(exit, end)
+}
+
+// buried clears up after a process that was reaped, and tells of its end.
+func (r *Runner) buried(exit Exit, leash *os.File) {
+	if err := removeNote(r.cfg.RunDir, exit.Name); err != nil {
+		r.deps.Log.Warn("note not removed", logging.Component(exit.Name), logging.Err(err))
+	}
+	if leash != nil {
+		if err := leash.Close(); err != nil {
+			r.deps.Log.Warn("leash not closed", logging.Component(exit.Name), logging.Err(err))
 		}
 	}
-	exit.Name, exit.PID = c.spec.Name, pid
 	r.deps.Exited(exit)
+}
+
+// awaitEnd returns when a child has ended, and leaves it to be reaped.
+func awaitEnd(pid int) error {
+	for {
+		err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
+		if !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
 }
 
 // describe says how a process ended, also if that cannot be known.

@@ -48,6 +48,18 @@ type Config struct {
 	Cgroup string
 	// LeftoverGrace is how long a foreign left-over may take to end.
 	LeftoverGrace time.Duration
+	// Folders makes the folders that sockets and components need. It is called again
+	// when one was lost. Nil means that there are none.
+	Folders func() error
+	// SpareDirs are where sockets have their second names, the best first. All are
+	// made; one that is on another file system than the sockets is of no use.
+	SpareDirs []string
+	// OwnSockets are paths of sockets that this process itself serves, to be brought
+	// back like those of the components.
+	OwnSockets []string
+	// Before is what the program before a re-exec kept open. Nil means that this is
+	// the first.
+	Before *Handover
 }
 
 // Exit tells how a child ended.
@@ -64,48 +76,58 @@ type Exit struct {
 // Deps are what a Runner needs from others.
 type Deps struct {
 	Log *slog.Logger
+	// Spawner makes the children. It must be served while Run runs.
+	Spawner *Spawner
 	// Exited learns of each end exactly once, when also everything is gone that
 	// the process left in its cgroup.
 	Exited func(Exit)
+	// Lost learns of a process that cannot be reached any more, and why.
+	Lost func(name string, pid int, reason string)
 }
 
 // Runner makes, ends and reaps children.
 type Runner struct {
 	cfg     Config
 	deps    Deps
-	spawner spawner
 	store   *fdstore.Manager
 	outputs *outputs
 	boot    string
 	own     uint64   // capabilities of this process
 	told    sync.Map // troubles by their key
+	trouble string   // of the places of sockets; owned by their keeper
 
-	wg sync.WaitGroup // one goroutine per child, and the spawner
+	wg sync.WaitGroup // one goroutine per child
 
 	mu       sync.Mutex // guards all below
 	children map[string]*child
 	owners   map[int]string // by process id: the present child of each, or its last
+	askers   map[int]bool   // processes of ours that are no component's
 }
 
 // child is one component's present or last process, and what outlives it.
 type child struct {
 	spec   Spec
 	socket *socket // nil if it has none
+	tcp    *tcp    // the same
 	cgroup cgroup
 
 	pid     int // 0 while there is none
 	process *os.Process
 	leash   *os.File
+	ended   *Exit // of its last process, when pid is 0
 }
 
 // New returns a Runner without children.
 func New(cfg Config, deps Deps) *Runner {
 	r := &Runner{
-		cfg: cfg, deps: deps, spawner: spawner{orders: make(chan order)}, outputs: newOutputs(cfg.LogDir),
-		children: map[string]*child{}, owners: map[int]string{},
+		cfg: cfg, deps: deps, outputs: newOutputs(cfg.LogDir),
+		children: map[string]*child{}, owners: map[int]string{}, askers: map[int]bool{},
 	}
-	r.store = fdstore.NewManager(
-		fdstore.ManagerConfig{Path: r.notifySocket()},
+	store := fdstore.ManagerConfig{Path: r.notifySocket()}
+	if cfg.Before != nil {
+		store.Socket = os.NewFile(uintptr(cfg.Before.Notify), "notify")
+	}
+	r.store = fdstore.NewManager(store,
 		fdstore.ManagerDeps{Owner: r.owner, Log: deps.Log})
 	return r
 }
@@ -126,20 +148,24 @@ func (r *Runner) owner(pid int, uid uint32) (string, bool) {
 	return name, true
 }
 
-// Run ends left-overs, makes the sockets, and then serves Start until ctx ends.
-// Children should have been ended before; those that were not lose their leash.
+// Run ends left-overs, or takes over the children from before a re-exec, makes the
+// sockets, and then serves Start until ctx ends. Children should have been ended
+// before; those that were not lose their leash.
 func (r *Runner) Run(ctx context.Context, ready func()) error {
 	if err := r.prepare(ctx); err != nil {
 		return err
 	}
+	var chores sync.WaitGroup
 	stopped, stop := context.WithCancel(context.WithoutCancel(ctx))
-	r.wg.Go(func() { r.spawner.run(stopped) }) // owned by Run: ends with stopped
 	err := r.store.Run(ctx, func() {
-		r.wg.Go(func() { r.trimOutputs(stopped) }) // the same
+		for _, chore := range []func(context.Context){r.trimOutputs, r.keepPlaces, r.reapOrphans} {
+			chores.Go(func() { chore(stopped) }) // owned by Run: ends with stopped
+		}
 		ready()
 	})
-	err = errors.Join(err, r.release())
 	stop()
+	chores.Wait()
+	err = errors.Join(err, r.release())
 	r.wg.Wait()
 	return err
 }
@@ -156,35 +182,71 @@ func (r *Runner) prepare(ctx context.Context) (err error) {
 	if err := unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
 		r.deps.Log.Warn("inherited files not marked", logging.Err(err))
 	}
-	for dir, mode := range map[string]os.FileMode{r.cfg.RunDir: 0o755, r.cfg.LogDir: 0o750} {
-		if err := os.MkdirAll(dir, mode); err != nil {
-			return fmt.Errorf("make folder: %w", err)
+	if r.cfg.Before == nil {
+		if err := r.dropSpares(); err != nil {
+			return err
 		}
 	}
-	if err := r.endLeftovers(ctx); err != nil {
+	if err := r.makeFolders(); err != nil {
 		return err
+	}
+	if r.cfg.Before == nil {
+		if err := r.endLeftovers(ctx); err != nil {
+			return err
+		}
 	}
 	for _, s := range r.cfg.Specs {
 		if err := r.addChild(ctx, s); err != nil {
 			return fmt.Errorf("prepare component %s: %w", s.Name, err)
 		}
 	}
+	if r.cfg.Before != nil {
+		return r.takeOver(ctx, r.cfg.Before)
+	}
 	return nil
+}
+
+// makeFolders makes all folders that are not there.
+func (r *Runner) makeFolders() error {
+	var errs []error
+	if r.cfg.Folders != nil {
+		errs = append(errs, r.cfg.Folders())
+	}
+	for dir, mode := range map[string]os.FileMode{r.cfg.RunDir: 0o755, r.cfg.LogDir: 0o750} {
+		if err := os.MkdirAll(dir, mode); err != nil {
+			errs = append(errs, fmt.Errorf("make folder: %w", err))
+		}
+	}
+	for _, dir := range r.cfg.SpareDirs {
+		if err := os.MkdirAll(dir, 0o700); err != nil { // sockets go without a second name
+			r.once("folder "+dir, func() { r.deps.Log.Warn("folder not made", logging.Path(dir), logging.Err(err)) })
+		}
+	}
+	return errors.Join(errs...)
 }
 
 func (r *Runner) addChild(ctx context.Context, s Spec) (err error) {
 	c := &child{spec: s}
+	before := r.cfg.Before.of(s.Name)
 	if !s.Foreign {
 		if c.cgroup, err = makeCgroup(r.cfg.Cgroup, s.Name); err != nil {
 			return err
 		}
-		if err := c.cgroup.clear(ctx); err != nil { // it holds up this component only
-			r.deps.Log.Warn("processes left", logging.Component(s.Name), logging.Err(err))
+		if before == nil || before.PID == 0 {
+			if err := c.cgroup.clear(ctx); err != nil { // it holds up this component only
+				r.deps.Log.Warn("processes left", logging.Component(s.Name), logging.Err(err))
+			}
 		}
 	}
 	if s.Socket != "" {
-		c.socket = &socket{path: s.Socket}
-		if err := c.socket.listen(); err != nil { // every start of it tries again
+		c.socket = &socket{path: s.Socket, spares: r.cfg.SpareDirs, uid: s.UID, gid: s.GID}
+		if err := c.socket.begin(before); err != nil { // every start of it tries again
+			r.deps.Log.Warn("socket not made", logging.Component(s.Name), logging.Err(err))
+		}
+	}
+	if s.Address != nil {
+		c.tcp = &tcp{address: s.Address}
+		if err := c.tcp.begin(before); err != nil { // the same
 			r.deps.Log.Warn("socket not made", logging.Component(s.Name), logging.Err(err))
 		}
 	}
@@ -228,10 +290,14 @@ func (r *Runner) release() error {
 		if c.socket != nil {
 			errs = append(errs, c.socket.close())
 		}
+		if c.tcp != nil {
+			errs = append(errs, c.tcp.close())
+		}
 		if c.pid == 0 {
 			errs = append(errs, c.cgroup.remove())
 		}
 	}
+	errs = append(errs, r.dropSpares())
 	if r.cfg.Cgroup != "" {
 		errs = append(errs, cgroup{r.cfg.Cgroup}.removeUnused())
 	}

@@ -23,6 +23,10 @@ type Spec struct {
 	Capabilities []string
 	// Socket is where its listening socket is made for it. Empty means none.
 	Socket string
+	// Address says where its second listening socket is made for it, over TCP, as
+	// host:port; it is asked at each start, and empty means nowhere. The child
+	// finds the socket as <name>.tcp. Nil means that it has none.
+	Address func() string
 	// Foreign is a program that knows nothing of leash, passed sockets and fd
 	// store, and whose own children must outlive it: it is signalled by its main
 	// process only, is in no cgroup that is killed, and is asked to end by the

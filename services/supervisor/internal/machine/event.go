@@ -26,7 +26,8 @@ const (
 	Answering
 	// Hung: too many questions in a row were not answered.
 	Hung
-	// RestartAsked: an operator wants a fresh process.
+	// RestartAsked: an operator wants a fresh process; or, with a PID and a reason,
+	// that process must go because it cannot be reached any more.
 	RestartAsked
 	// StopOneAsked: an operator wants one component stopped until further notice.
 	StopOneAsked

@@ -1,6 +1,9 @@
 package machine
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
 // The reasons that an operator gives.
 const (
@@ -17,7 +20,9 @@ func (s *step) asked(e Event, m *Member) {
 	}
 	switch e.Kind {
 	case RestartAsked:
-		s.restart(e.Name, m)
+		if e.PID == 0 || e.PID == m.PID {
+			s.restart(e.Name, m, cmp.Or(e.Reason, restartAsked))
+		}
 	case StopOneAsked:
 		s.hold(e.Name, m)
 	case StartOneAsked:
@@ -29,13 +34,13 @@ func (s *step) asked(e Event, m *Member) {
 
 // restart never makes a second process: one that lives is stopped first, and the
 // wait of a back-off is cut short without forgetting its count.
-func (s *step) restart(name string, m *Member) {
+func (s *step) restart(name string, m *Member, reason string) {
 	switch m.State {
 	case Starting, Ready, NotReady:
 		m.again = true
-		s.stop(name, m, restartAsked)
+		s.stop(name, m, reason)
 	case BackingOff, Stopped:
-		s.want(m, restartAsked)
+		s.want(m, reason)
 	}
 }
 

@@ -68,6 +68,8 @@ type Target struct {
 	// Plain is a process of somebody else: it has no GetStatus, and does not mend
 	// its socket when the path is lost.
 	Plain bool
+	// Answered says that it gave an answer before this watch began.
+	Answered bool
 }
 
 // Watch asks one process until ctx ends, which is when the process has. emit gets
@@ -81,7 +83,7 @@ func Watch(ctx context.Context, cfg Config, t Target, emit func(machine.Event)) 
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	w := &watcher{
-		cfg: cfg, target: t, emit: emit,
+		cfg: cfg, target: t, emit: emit, answered: t.Answered,
 		health:  healthv1.NewHealthClient(conn),
 		process: processv1.NewProcessServiceClient(conn),
 		said:    make(chan word),

@@ -88,6 +88,7 @@ type History struct {
 	changed chan struct{} // closed and replaced at each addition
 }
 
+// NewHistory returns one in which nothing has happened.
 func NewHistory() *History {
 	return &History{life: id.New(), changed: make(chan struct{})}
 }
@@ -124,4 +125,26 @@ func (h *History) After(seq uint64) (found []Transition, missed uint64, changed 
 		seq = first
 	}
 	return slices.Clone(h.kept[seq-first:]), missed, h.changed
+}
+
+// HistoryRecord is a history as it is handed to the next program in the same
+// process, which goes on with its numbers.
+type HistoryRecord struct {
+	Life string       `json:"life"`
+	Last uint64       `json:"last"`
+	Kept []Transition `json:"kept"`
+}
+
+// Record returns what is kept.
+func (h *History) Record() HistoryRecord {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return HistoryRecord{Life: h.life, Last: h.last, Kept: slices.Clone(h.kept)}
+}
+
+// ResumeHistory goes on with what another program kept.
+func ResumeHistory(r HistoryRecord) *History {
+	h := NewHistory()
+	h.life, h.last, h.kept = r.Life, r.Last, r.Kept
+	return h
 }

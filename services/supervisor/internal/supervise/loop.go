@@ -36,7 +36,10 @@ type Deps struct {
 	Probe func(ctx context.Context, name string, pid int, emit func(machine.Event)) error
 	// Changed learns of each new table. It must not block.
 	Changed func(machine.Table)
-	Log     *slog.Logger
+	// Alive is called after each event, and at least every PulsePeriod. Nil means
+	// that nobody wants to know.
+	Alive func()
+	Log   *slog.Logger
 }
 
 // Loop is the keeper of all components.
@@ -45,6 +48,7 @@ type Loop struct {
 	deps   Deps
 	events chan machine.Event
 	asked  chan wish
+	pauses chan pause
 	done   chan struct{} // closed when the loop has ended
 
 	// Owned by the goroutine of Run.
@@ -61,9 +65,12 @@ type Loop struct {
 
 // New returns a loop over the plan in which nothing has started.
 func New(plan machine.Plan, deps Deps) *Loop {
+	if deps.Alive == nil {
+		deps.Alive = func() {}
+	}
 	return &Loop{
 		plan: plan, deps: deps,
-		events: make(chan machine.Event, 64), asked: make(chan wish), done: make(chan struct{}),
+		events: make(chan machine.Event, 64), asked: make(chan wish), pauses: make(chan pause), done: make(chan struct{}),
 		probes: map[string]context.CancelFunc{}, history: NewHistory(),
 		table: plan.Start(time.Now()), changed: make(chan struct{}),
 	}
@@ -107,7 +114,10 @@ func (l *Loop) Run(ctx context.Context, ready func()) error {
 	defer l.wg.Wait()
 	work := context.WithoutCancel(ctx) // starts and probes outlast the wish to stop
 	ready()
+	pulse := time.NewTicker(PulsePeriod)
+	defer pulse.Stop()
 	stop := ctx.Done()
+	l.resumeProbes(work)
 	l.step(work, machine.Event{Kind: machine.Tick})
 	for !l.Table().Over {
 		timer, fired := l.timer()
@@ -116,13 +126,17 @@ func (l *Loop) Run(ctx context.Context, ready func()) error {
 			l.step(work, e)
 		case w := <-l.asked:
 			l.wish(work, w)
+		case p := <-l.pauses:
+			p.reply <- p.f(l.Table())
 		case <-fired:
 			l.step(work, machine.Event{Kind: machine.Tick})
+		case <-pulse.C:
 		case <-stop:
 			stop = nil
 			l.step(work, machine.Event{Kind: machine.StopAsked})
 		}
 		timer.Stop()
+		l.deps.Alive()
 	}
 	if failure := l.Table().Failure; failure != "" {
 		return errors.New("start of the node failed: " + failure)

@@ -1,6 +1,7 @@
 package upgrade
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -66,6 +67,8 @@ type children interface {
 	Program(name string) ([]string, error)
 	// Replace sets the path for the next start of a component.
 	Replace(name, path string) error
+	// Ask runs a command that is no component to its end.
+	Ask(cmd *exec.Cmd) error
 }
 
 // graph is the loop.
@@ -142,6 +145,13 @@ func (u *Upgrader) Run(ctx context.Context, ready func()) error {
 			return context.Cause(ctx)
 		}
 	}
+}
+
+// Busy reports whether an upgrade goes on.
+func (u *Upgrader) Busy() bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.busy
 }
 
 // Upgrade restarts everything with the binaries of a folder, or with the installed
@@ -227,10 +237,11 @@ func (u *Upgrader) ask(ctx context.Context, name string, command []string) error
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Env = []string{"PATH=" + u.cfg.Bin}
 	cmd.WaitDelay = time.Second
-	out, err := cmd.CombinedOutput()
-	if err != nil {
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := u.deps.Children.Ask(cmd); err != nil {
 		const most = 2000
-		return fmt.Errorf("%s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(string(out[:min(len(out), most)])))
+		return fmt.Errorf("%s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(string(out.Bytes()[:min(out.Len(), most)])))
 	}
 	return nil
 }

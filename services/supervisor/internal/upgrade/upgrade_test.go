@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -72,6 +73,8 @@ func (n *node) Program(name string) ([]string, error) {
 	defer n.mu.Unlock()
 	return []string{n.program[name], "--flag"}, nil
 }
+
+func (n *node) Ask(cmd *exec.Cmd) error { return cmd.Run() }
 
 func (n *node) Replace(name, path string) error {
 	n.mu.Lock()

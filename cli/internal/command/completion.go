@@ -10,6 +10,7 @@ import (
 
 	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
 
+	"staddle.internal/cli/internal/graph"
 	"staddle.internal/cli/internal/output"
 	"staddle.internal/cli/internal/sandbox"
 	"staddle.internal/cli/internal/target"
@@ -40,6 +41,28 @@ func (a *app) sandboxNames(most int) completer {
 		var names []string
 		for i := range list {
 			names = append(names, list[i].Name)
+		}
+		return without(names, given), cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// componentNames offers the processes of this machine that are not named yet, at
+// most so many.
+func (a *app) componentNames(most int) completer {
+	return func(cmd *cobra.Command, given []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		settings, err := a.settings()
+		if err != nil || len(given) >= most {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		ctx, cancel := context.WithTimeout(cmd.Context(), completeLimit)
+		defer cancel()
+		g, err := graph.New(settings.Paths).Now(ctx)
+		if err != nil { // a shell has no place for an error
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		var names []string
+		for _, c := range g.GetComponents() {
+			names = append(names, c.GetName())
 		}
 		return without(names, given), cobra.ShellCompDirectiveNoFileComp
 	}

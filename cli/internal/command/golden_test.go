@@ -51,7 +51,8 @@ func firstDifference(want, got string) string {
 func TestHelp(t *testing.T) {
 	var all strings.Builder
 	for _, name := range []string{
-		"", "up", "down", "status", "upgrade", "run", "ps", "logs", "stop", "start", "rm", "image", "image pull", "image import", "image ls",
+		"", "up", "down", "status", "upgrade", "component", "component ls", "component start", "component stop", "component restart",
+		"component logs", "events", "log-level", "run", "ps", "logs", "stop", "start", "rm", "image", "image pull", "image import", "image ls",
 		"get", "apply", "delete", "disk", "disk create", "disk ls", "disk rm", "node", "node ls", "version",
 	} {
 		got := cli(t, append(strings.Fields(name), "--help")...)

@@ -1,6 +1,7 @@
 package tree
 
 import (
+	"go/ast"
 	"path"
 	"slices"
 	"strings"
@@ -99,6 +100,18 @@ func TestImports_LinkedPackages(t *testing.T) {
 		for dep := range strings.FieldsSeq(r.run(t, l.module, "list", "-deps", "./...")) {
 			if strings.HasPrefix(dep, l.prefix) {
 				t.Errorf("%s links %s: %s", l.module, dep, l.because)
+			}
+		}
+	}
+}
+
+// A service with this method is asked for access instead of the interceptor that all
+// others share.
+func TestServices_NoneDecidesItsOwnAccess(t *testing.T) {
+	for _, s := range goFiles(t) {
+		for _, d := range s.syntax.Decls {
+			if f, ok := d.(*ast.FuncDecl); ok && f.Recv != nil && f.Name.Name == "AuthFuncOverride" {
+				t.Errorf("%s has a service that overrides access, want the option of the method to decide", s.file)
 			}
 		}
 	}

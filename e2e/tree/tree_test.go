@@ -68,6 +68,7 @@ func find() (*repository, error) {
 		switch {
 		case e.IsDir() && slices.Contains(notOurs, rel):
 			return fs.SkipDir
+		case slices.Contains(notOurs, rel): // .git of a worktree
 		case e.Type().IsRegular():
 			r.files = append(r.files, filepath.ToSlash(rel))
 		}

@@ -40,6 +40,19 @@ func invert(m map[Kind]codes.Code) map[codes.Code]Kind {
 	return inverse
 }
 
+// ByCode turns a function of kinds into one of codes, for libraries that know only
+// those. OK is kind 0. A code is read as that of a process of ours; one that no kind
+// has is read as FromStatus reads it.
+func ByCode[T any](f func(Kind) T) func(codes.Code) T {
+	return func(code codes.Code) T {
+		kind, known := kindOf[code]
+		if !known {
+			kind = KindOf(FromStatus(status.Error(code, "")))
+		}
+		return f(kind)
+	}
+}
+
 // ToStatus returns err as an error that grpc sends as it is. Kind, reason,
 // details and message cross; errors of contexts become Canceled and
 // DeadlineExceeded; a status made by somebody else keeps its code and details

@@ -162,3 +162,20 @@ func TestUnanswered(t *testing.T) {
 		}
 	}
 }
+
+func TestByCode(t *testing.T) {
+	name := fault.ByCode(func(k fault.Kind) string { return k.String() })
+	for code, want := range map[codes.Code]string{
+		codes.OK: "none", codes.NotFound: "not found", codes.PermissionDenied: "denied", codes.Unauthenticated: "denied",
+		codes.Canceled: "unavailable", codes.DeadlineExceeded: "unavailable", codes.OutOfRange: "invalid", codes.DataLoss: "internal",
+	} {
+		if got := name(code); got != want {
+			t.Errorf("%s is %s, want %s", code, got, want)
+		}
+	}
+	for _, k := range kinds {
+		if got := name(status.Code(fault.ToStatus(k))); got != k.String() {
+			t.Errorf("%s came back as %s", k, got)
+		}
+	}
+}

@@ -9,12 +9,14 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
+	reflectionv1 "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protodesc"
 	"google.golang.org/protobuf/reflect/protoregistry"
@@ -128,27 +130,58 @@ func callRaw(ctx context.Context, conn *grpc.ClientConn, name string) error {
 	return ss.RecvMsg(&emptypb.Empty{})
 }
 
-// methodsOf lists every method that a server serves.
-func methodsOf(n *node) []string {
+// methodsOf asks a server by reflection for every method that it serves, as anybody
+// with a role can.
+func methodsOf(t *testing.T, n *node) []string {
+	t.Helper()
+	stream, err := reflectionv1.NewServerReflectionClient(dial(t, n.path, DialConfig{})).ServerReflectionInfo(t.Context())
+	must(t, err)
+	ask := func(req *reflectionv1.ServerReflectionRequest) *reflectionv1.ServerReflectionResponse {
+		must(t, stream.Send(req))
+		answer, err := stream.Recv()
+		must(t, err)
+		return answer
+	}
 	var out []string
-	for name, info := range n.GRPC().GetServiceInfo() {
-		for _, m := range info.Methods {
-			out = append(out, "/"+name+"/"+m.Name)
+	list := ask(&reflectionv1.ServerReflectionRequest{MessageRequest: &reflectionv1.ServerReflectionRequest_ListServices{}})
+	for _, s := range list.GetListServicesResponse().GetService() {
+		files := ask(&reflectionv1.ServerReflectionRequest{MessageRequest: &reflectionv1.ServerReflectionRequest_FileContainingSymbol{
+			FileContainingSymbol: s.GetName(),
+		}})
+		for _, raw := range files.GetFileDescriptorResponse().GetFileDescriptorProto() {
+			out = append(out, methodsIn(t, raw, s.GetName())...)
 		}
 	}
+	must(t, stream.CloseSend())
 	slices.Sort(out)
 	return out
 }
 
-func asUser(t *testing.T, n *node, exe string, cred *syscall.Credential, as string) map[string]verdict {
+func methodsIn(t *testing.T, raw []byte, service string) []string {
+	t.Helper()
+	var file descriptorpb.FileDescriptorProto
+	must(t, proto.Unmarshal(raw, &file))
+	var out []string
+	for _, s := range file.GetService() {
+		if file.GetPackage()+"."+s.GetName() != service {
+			continue
+		}
+		for _, m := range s.GetMethod() {
+			out = append(out, "/"+service+"/"+m.GetName())
+		}
+	}
+	return out
+}
+
+func asUser(t *testing.T, n *node, exe string, methods []string, cred syscall.Credential, as string) map[string]verdict {
 	t.Helper()
 	cmd := exec.Command(exe)
 	cmd.Dir = "/"
 	cmd.Env = []string{
 		"KIT_TEST_ROLE=call-all", "KIT_TEST_SOCKET=" + n.path, "KIT_TEST_AS=" + as,
-		"KIT_TEST_METHODS=" + strings.Join(methodsOf(n), ","),
+		"KIT_TEST_METHODS=" + strings.Join(methods, ","),
 	}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: cred}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &cred}
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {
@@ -159,37 +192,84 @@ func asUser(t *testing.T, n *node, exe string, cred *syscall.Credential, as stri
 	return out
 }
 
+// Every method of every service that reflection finds, unary or not, as users of the
+// machine: whoever has no role is told so, whatever it claims to be, and whoever has
+// one may call what the contract says. No handler hears of a call that was refused.
 func TestServer_RefusesAWrongUserOnEveryMethod(t *testing.T) {
-	end := func(string, grpc.ServerStream) error { return nil }
-	n := setup{users: config.Users{FirstID: 70000, AdminGroup: "4242"}, do: behaviour{stream: end}}.start(t)
-	exe := reachableExe(t)
+	var reached reachedBy
+	n := setup{users: config.Users{FirstID: 70000, AdminGroup: "4242"}, do: reached.behaviour()}.start(t)
+	exe, methods := reachableExe(t), methodsOf(t, n)
+	for _, want := range []string{full("Read"), full("Talk"), "/grpc.health.v1.Health/Watch", "/staddle.process.v1.ProcessService/GetStatus"} {
+		if !slices.Contains(methods, want) {
+			t.Fatalf("reflection does not tell of %s: %v", want, methods)
+		}
+	}
+	stranger := syscall.Credential{Uid: 65534, Gid: 65534}
+	for _, claim := range []string{"", "clusteraccess", "storage", "supervisor", "nonsense"} {
+		for name, v := range asUser(t, n, exe, methods, stranger, claim) {
+			if v.Kind != fault.Denied.String() || !strings.Contains(v.Text, "uid 65534") {
+				t.Errorf("stranger who says it is %q on %s: %+v, want Denied", claim, name, v)
+			}
+		}
+	}
+	if got := reached.by(65534); len(got) > 0 {
+		t.Errorf("handlers of %v were reached by the stranger", got)
+	}
+	for i, process := range config.Processes() {
+		uid := uint32(70000 + i)
+		got := asUser(t, n, exe, methods, syscall.Credential{Uid: uid, Gid: uid}, process)
+		checkRole(t, process, RoleOf(process), got, reached.by(int(uid)))
+	}
+	admin := syscall.Credential{Uid: 65534, Gid: 65534, Groups: []uint32{17, 4242}}
+	checkRole(t, "member of the admin group", operator, asUser(t, n, exe, methods, admin, ""), reached.by(65534))
+}
 
-	for name, v := range asUser(t, n, exe, &syscall.Credential{Uid: 65534, Gid: 65534}, "") {
-		if v.Kind != fault.Denied.String() || !strings.Contains(v.Text, "uid 65534") {
-			t.Errorf("stranger on %s: %+v, want Denied", name, v)
+// checkRole compares what a caller was told, and which handlers it reached, with the
+// contract.
+func checkRole(t *testing.T, who string, role optionsv1.Role, got map[string]verdict, reached []string) {
+	t.Helper()
+	methods, err := contracts()
+	must(t, err)
+	for name, v := range got {
+		want := methods[name].forEveryone || slices.Contains(methods[name].access.GetLocal(), role)
+		if admitted := v.Kind != fault.Denied.String(); admitted != want {
+			t.Errorf("%s on %s: %+v, want admitted %v", who, name, v, want)
+		}
+		if service(name) == testService && slices.Contains(reached, name) != want {
+			t.Errorf("%s reached the handler of %s: %v, want %v", who, name, !want, want)
 		}
 	}
-	for name, v := range asUser(t, n, exe, &syscall.Credential{Uid: 65534, Gid: 65534}, "storage") {
-		if v.Kind != fault.Denied.String() {
-			t.Errorf("stranger who says that it is storage on %s: %+v, want Denied", name, v)
-		}
+}
+
+// reachedBy notes who got through to which handler.
+type reachedBy struct {
+	mu    sync.Mutex
+	calls map[int][]string
+}
+
+func (r *reachedBy) note(ctx context.Context, method string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.calls == nil {
+		r.calls = map[int][]string{}
 	}
-	storageUser := asUser(t, n, exe, &syscall.Credential{Uid: 70001, Gid: 70001}, "storage")
-	for _, c := range contract {
-		want := slices.Contains(c.local, storage)
-		if got := storageUser[full(c.name)]; (got.Kind != fault.Denied.String()) != want {
-			t.Errorf("storage's user on %s: %+v, want admitted %v", c.name, got, want)
-		}
-	}
-	if got := storageUser["/staddle.process.v1.ProcessService/GetStatus"]; got.Kind != "OK" {
-		t.Errorf("storage's user on GetStatus: %+v", got)
-	}
-	admin := asUser(t, n, exe, &syscall.Credential{Uid: 65534, Gid: 65534, Groups: []uint32{17, 4242}}, "")
-	for _, c := range contract {
-		want := slices.Contains(c.local, operator)
-		if got := admin[full(c.name)]; (got.Kind != fault.Denied.String()) != want {
-			t.Errorf("member of the admin group on %s: %+v, want admitted %v", c.name, got, want)
-		}
+	uid := Caller(ctx).UID
+	r.calls[uid] = append(r.calls[uid], full(method))
+}
+
+func (r *reachedBy) by(uid int) []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.calls[uid])
+}
+
+func (r *reachedBy) behaviour() behaviour {
+	return behaviour{
+		unary: func(ctx context.Context, method, in string) (string, error) { r.note(ctx, method); return in, nil },
+		stream: func(method string, ss grpc.ServerStream) error {
+			r.note(ss.Context(), method)
+			return ss.SendMsg(&emptypb.Empty{})
+		},
 	}
 }
 

@@ -18,7 +18,6 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"staddle.internal/kit/fault"
-	"staddle.internal/kit/logging"
 	"staddle.internal/kit/telemetry"
 )
 
@@ -99,6 +98,10 @@ func dialOptions(cfg DialConfig) ([]grpc.DialOption, error) {
 	if cfg.TLS != nil {
 		creds.tls = credentials.NewTLS(cfg.TLS)
 	}
+	chain := []grpc.UnaryClientInterceptor{unaryDeadline, repeat, fault.UnaryClient, asUnary(cfg.Process)}
+	if cfg.Log != nil {
+		chain = append([]grpc.UnaryClientInterceptor{failed(cfg.Log)}, chain...) // one line however often it is repeated
+	}
 	opts := []grpc.DialOption{
 		grpc.WithTransportCredentials(creds),
 		grpc.WithNoProxy(),
@@ -111,7 +114,7 @@ func dialOptions(cfg DialConfig) ([]grpc.DialOption, error) {
 		grpc.WithDisableServiceConfig(),
 		grpc.WithDefaultServiceConfig(sc),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(MaxMessageSize)),
-		grpc.WithChainUnaryInterceptor(logFailures(cfg.Log), unaryDeadline, repeat, fault.UnaryClient, asUnary(cfg.Process)),
+		grpc.WithChainUnaryInterceptor(chain...),
 		grpc.WithChainStreamInterceptor(asStream(cfg.Process)),
 	}
 	if !cfg.Verbatim {
@@ -132,17 +135,6 @@ func unaryDeadline(ctx context.Context, method string, req, reply any, cc *grpc.
 		defer cancel()
 	}
 	return invoker(ctx, method, req, reply, cc, opts...)
-}
-
-func logFailures(log *slog.Logger) grpc.UnaryClientInterceptor {
-	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-		begin := time.Now()
-		err := invoker(ctx, method, req, reply, cc, opts...)
-		if err != nil && log != nil {
-			log.LogAttrs(ctx, slog.LevelDebug, "call failed", logging.Method(method), logging.Code(codeOf(err)), logging.Duration(time.Since(begin)), logging.Err(err))
-		}
-		return err
-	}
 }
 
 func as(ctx context.Context, process string) context.Context {

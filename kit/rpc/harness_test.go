@@ -3,6 +3,7 @@ package rpc
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -139,7 +140,10 @@ func open(ctx context.Context, conn grpc.ClientConnInterface, method string) (gr
 	if err != nil {
 		return nil, err
 	}
-	return ss, ss.SendMsg(wrapperspb.String("hello"))
+	if err := ss.SendMsg(wrapperspb.String("hello")); !errors.Is(err, io.EOF) { // the end says why when it is read
+		return ss, err
+	}
+	return ss, nil
 }
 
 // logBuffer is a log that a test can read while it is written.
@@ -208,10 +212,10 @@ func (s setup) start(t testing.TB) *node {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server.GRPC().RegisterService(s.do.desc(), nil)
 	if s.after != nil {
 		s.after(server)
 	}
+	server.GRPC().RegisterService(s.do.desc(), nil)
 	if !s.cold {
 		server.Status().SetReady()
 	}

@@ -2,12 +2,11 @@ package rpc
 
 import (
 	"context"
-	"fmt"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
@@ -40,22 +39,39 @@ type Identity struct {
 	UID, GID, PID int
 }
 
-type identityKey struct{}
+type callerKey struct{}
+
+// caller is who calls, as far as it is known, and why it is not.
+type caller struct {
+	id  Identity
+	err error
+}
 
 // Caller returns who calls, inside a handler. Outside of one it returns an
 // identity without a role.
 func Caller(ctx context.Context) Identity {
-	id, ok := ctx.Value(identityKey{}).(Identity)
-	if !ok {
-		return Identity{UID: -1, GID: -1, PID: -1}
-	}
+	id, _ := callerOf(ctx)
 	return id
 }
 
 // WithCaller returns a context in which Caller returns id, for tests of handlers
 // without a server.
 func WithCaller(ctx context.Context, id Identity) context.Context {
-	return context.WithValue(ctx, identityKey{}, id)
+	return withCaller(ctx, id, nil)
+}
+
+func withCaller(ctx context.Context, id Identity, err error) context.Context {
+	return context.WithValue(ctx, callerKey{}, &caller{id, err})
+}
+
+// callerOf returns the identity, and why the caller has none. What nobody has
+// identified has none.
+func callerOf(ctx context.Context) (Identity, error) {
+	c, ok := ctx.Value(callerKey{}).(*caller)
+	if !ok {
+		return Identity{UID: -1, GID: -1, PID: -1}, fault.New(fault.Denied, "identify caller: nobody did")
+	}
+	return c.id, c.err
 }
 
 // identify makes an identity of the transport's credentials and of the metadata
@@ -75,7 +91,7 @@ func identify(ctx context.Context) (Identity, error) {
 }
 
 func (l localPeer) identity(ctx context.Context) (Identity, error) {
-	id := Identity{Name: fmt.Sprintf("uid %d", l.uid), UID: l.uid, GID: l.gid, PID: l.pid}
+	id := Identity{Name: "uid " + strconv.Itoa(l.uid), UID: l.uid, GID: l.gid, PID: l.pid}
 	if len(l.roles) == 0 {
 		return id, fault.New(fault.Denied, "identify caller: %s has no role on this node", id.Name)
 	}
@@ -167,20 +183,13 @@ func roleNames(roles []optionsv1.Role) string {
 // strip removes from the metadata what only this package reads, so that no
 // handler and no forwarder takes a claim for a fact.
 func strip(ctx context.Context) context.Context {
-	md, ok := metadata.FromIncomingContext(ctx)
-	if !ok || len(md[CallerKey]) == 0 && len(md[AsKey]) == 0 {
+	_, speaks := one(ctx, CallerKey)
+	_, claims := one(ctx, AsKey)
+	if !speaks && !claims {
 		return ctx
 	}
-	md = md.Copy()
+	md, _ := metadata.FromIncomingContext(ctx) // a copy
 	delete(md, CallerKey)
 	delete(md, AsKey)
 	return metadata.NewIncomingContext(ctx, md)
 }
-
-// withContext is a server stream with another context.
-type withContext struct {
-	grpc.ServerStream
-	ctx context.Context //nolint:containedctx // the interface hands the context out by a method
-}
-
-func (s *withContext) Context() context.Context { return s.ctx }

@@ -12,13 +12,10 @@ package rpc
 import (
 	"context"
 	"crypto/tls"
-	"fmt"
 	"log/slog"
 	"net"
-	"runtime/debug"
 	"time"
 
-	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/recovery"
 	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
@@ -28,7 +25,6 @@ import (
 
 	processv1 "staddle.internal/proto/gen/staddle/process/v1"
 
-	"staddle.internal/kit/fault"
 	"staddle.internal/kit/logging"
 	"staddle.internal/kit/run"
 	"staddle.internal/kit/telemetry"
@@ -110,7 +106,8 @@ type Server struct {
 	status       *Status
 	methods      map[string]method
 	alwaysServed map[string]bool
-	extra        []Interceptor // innermost first
+	extra        []Interceptor // the first is the outermost
+	build        func() *grpc.Server
 	guardPeriod  time.Duration
 	stop         context.CancelFunc
 	stopped      context.Context //nolint:containedctx // the end of all streams, not a request's
@@ -140,15 +137,11 @@ func newServer(cfg ServerConfig, creds credentials.TransportCredentials, ka keep
 	}
 	s.AlwaysServe(cfg.AlwaysServed...)
 	s.stopped, s.stop = context.WithCancel(context.Background())
-	s.grpc = grpc.NewServer(s.options(creds, ka)...)
-	healthv1.RegisterHealthServer(s.grpc, s.status.health)
-	processv1.RegisterProcessServiceServer(s.grpc, &processServer{Status: s.status, level: cfg.Level})
-	reflection.RegisterV1(s.grpc)
+	s.build = func() *grpc.Server { return grpc.NewServer(s.options(creds, ka)...) }
 	return s, nil
 }
 
 func (s *Server) options(creds credentials.TransportCredentials, ka keepalivePolicy) []grpc.ServerOption {
-	recoverer := recovery.WithRecoveryHandlerContext(s.recovered)
 	opts := []grpc.ServerOption{
 		grpc.Creds(creds),
 		ka.server(),
@@ -156,8 +149,8 @@ func (s *Server) options(creds credentials.TransportCredentials, ka keepalivePol
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.MaxHeaderListSize(maxHeaderSize),
 		grpc.ConnectionTimeout(handshakeTimeout),
-		grpc.ChainUnaryInterceptor(recovery.UnaryServerInterceptor(recoverer), fault.UnaryServer, s.unary),
-		grpc.ChainStreamInterceptor(recovery.StreamServerInterceptor(recoverer), fault.StreamServer, s.stream),
+		grpc.ChainUnaryInterceptor(s.unary()...),
+		grpc.ChainStreamInterceptor(s.stream()...),
 	}
 	if telemetry.Enabled() {
 		opts = append(opts, grpc.StatsHandler(otelgrpc.NewServerHandler()))
@@ -165,20 +158,30 @@ func (s *Server) options(creds credentials.TransportCredentials, ka keepalivePol
 	return append(opts, s.cfg.Options...)
 }
 
-func (s *Server) recovered(_ context.Context, p any) error {
-	s.cfg.Log.Error("handler panicked", logging.Err(fmt.Errorf("panic: %v\n%s", p, debug.Stack())))
-	return fault.ToStatus(fmt.Errorf("panic: %v", p))
+// GRPC is where services are registered, before the member runs. The first call
+// makes it, with the interceptors added until then.
+func (s *Server) GRPC() *grpc.Server {
+	if s.grpc == nil {
+		s.grpc = s.build()
+		healthv1.RegisterHealthServer(s.grpc, s.status.health)
+		processv1.RegisterProcessServiceServer(s.grpc, &processServer{Status: s.status, level: s.cfg.Level})
+		reflection.RegisterV1(s.grpc)
+	}
+	return s.grpc
 }
-
-// GRPC is where services are registered, before the member runs.
-func (s *Server) GRPC() *grpc.Server { return s.grpc }
 
 // Status is the state that health and GetStatus tell.
 func (s *Server) Status() *Status { return s.status }
 
-// Use adds an interceptor behind access, in the order of the calls, before the
-// member runs. Validation is added this way.
-func (s *Server) Use(i Interceptor) { s.extra = append([]Interceptor{i}, s.extra...) }
+// Use adds an interceptor behind access, in the order of the calls. Validation is
+// added this way. It panics after the first call of GRPC, when it would come too
+// late to be asked.
+func (s *Server) Use(i Interceptor) {
+	if s.grpc != nil {
+		panic("rpc: Use after GRPC")
+	}
+	s.extra = append(s.extra, i)
+}
 
 // AlwaysServe exempts services from the refusal before the process is ready, by
 // full name, before the member runs.
@@ -200,7 +203,7 @@ func (s *Server) Member(listeners ...net.Listener) run.Member {
 
 func (s *Server) serve(ctx context.Context, ready func(), listeners []net.Listener) error {
 	var names []string
-	for name := range s.grpc.GetServiceInfo() {
+	for name := range s.GRPC().GetServiceInfo() {
 		names = append(names, name)
 	}
 	s.status.follow(names)

@@ -9,11 +9,12 @@ package validate
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 
+	"buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
 	"buf.build/go/protovalidate"
+	middleware "github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/protovalidate"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
@@ -23,58 +24,95 @@ import (
 
 // New compiles the rules of the given request messages, so that the first call
 // does not pay for it, and returns the interceptor that checks every message a
-// client sends. Rules of other messages are compiled when they are first met.
+// client sends. Rules of other messages are compiled when they are first met. What
+// is no message, such as a gateway's raw bytes, has no rules and passes.
 func New(msgs ...proto.Message) (rpc.Interceptor, error) {
 	v, err := protovalidate.New(protovalidate.WithMessages(msgs...))
 	if err != nil {
 		return rpc.Interceptor{}, fmt.Errorf("compile validation rules: %w", err)
 	}
 	return rpc.Interceptor{
-		Unary: func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-			if err := check(v, req); err != nil {
-				return nil, err
-			}
-			return handler(ctx, req)
-		},
-		Stream: func(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-			return handler(srv, &checkedStream{ss, v})
-		},
+		Unary:  unary(middleware.UnaryServerInterceptor(v)),
+		Stream: stream(middleware.StreamServerInterceptor(v)),
 	}, nil
 }
 
-// checkedStream checks each message that the handler receives.
+// unary gives the refusal of check its kind, and leaves the handler's errors alone.
+func unary(check grpc.UnaryServerInterceptor) grpc.UnaryServerInterceptor {
+	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+		msg, ok := req.(proto.Message)
+		if !ok {
+			return handler(ctx, req)
+		}
+		passed := false
+		resp, err := check(ctx, req, info, func(ctx context.Context, req any) (any, error) {
+			passed = true
+			return handler(ctx, req)
+		})
+		if err != nil && !passed {
+			return nil, refusal(msg, err)
+		}
+		return resp, err
+	}
+}
+
+// stream does the same for each message that the handler receives.
+func stream(check grpc.StreamServerInterceptor) grpc.StreamServerInterceptor {
+	return func(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+		source := &source{ServerStream: ss}
+		return check(srv, source, info, func(srv any, checked grpc.ServerStream) error {
+			return handler(srv, &checkedStream{ServerStream: checked, source: source})
+		})
+	}
+}
+
+// source is the stream below the check. It knows whether the last message came.
+type source struct {
+	grpc.ServerStream
+	came bool
+}
+
+// RecvMsg receives as the stream does.
+func (s *source) RecvMsg(m any) error {
+	err := s.ServerStream.RecvMsg(m)
+	s.came = err == nil
+	return err
+}
+
+// checkedStream is the stream above the check.
 type checkedStream struct {
 	grpc.ServerStream
-	validator protovalidate.Validator
+	source *source
 }
 
-// RecvMsg fails with fault.Invalid for a message that breaks a rule.
+// RecvMsg fails with fault.Invalid for a message that came and breaks a rule.
 func (s *checkedStream) RecvMsg(m any) error {
-	if err := s.ServerStream.RecvMsg(m); err != nil {
-		return err
+	msg, ok := m.(proto.Message)
+	if !ok {
+		return s.source.RecvMsg(m)
 	}
-	return check(s.validator, m)
+	err := s.ServerStream.RecvMsg(m)
+	if err != nil && s.source.came {
+		return refusal(msg, err)
+	}
+	return err
 }
 
-// check is nil for what is no proto message: a gateway's raw bytes have no rules.
-func check(v protovalidate.Validator, req any) error {
-	msg, ok := req.(proto.Message)
-	if !ok {
-		return nil
-	}
-	err := v.Validate(msg)
-	if err == nil {
-		return nil
-	}
+// refusal turns the status of a check into a kind. It names the message and all
+// that is wrong with it, where the status names the fields alone.
+func refusal(msg proto.Message, refused error) error {
+	err := fault.FromStatus(refused)
 	name := msg.ProtoReflect().Descriptor().FullName()
-	broken, ok := errors.AsType[*protovalidate.ValidationError](err)
-	if !ok {
-		return fmt.Errorf("validate %s: %w", name, err) // a rule that cannot be evaluated is our fault
+	for _, detail := range fault.Details(err) {
+		broken, ok := detail.(*validate.Violations)
+		if !ok {
+			continue
+		}
+		texts := make([]string, len(broken.GetViolations()))
+		for i, v := range broken.GetViolations() {
+			texts[i] = (&protovalidate.Violation{Proto: v}).String()
+		}
+		return fault.WithDetails(fault.New(fault.Invalid, "validate %s: %s", name, strings.Join(texts, "; ")), broken)
 	}
-	texts := make([]string, len(broken.Violations))
-	for i, violation := range broken.Violations {
-		texts[i] = violation.String()
-	}
-	invalid := fault.New(fault.Invalid, "validate %s: %s", name, strings.Join(texts, "; "))
-	return fault.WithDetails(invalid, broken.ToProto())
+	return fmt.Errorf("validate %s: %w", name, err) // a rule that cannot be evaluated is our fault
 }

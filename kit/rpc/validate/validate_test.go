@@ -2,6 +2,7 @@ package validate
 
 import (
 	"context"
+	"io"
 	"slices"
 	"strings"
 	"testing"
@@ -9,6 +10,8 @@ import (
 	"buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
 	"buf.build/go/protovalidate"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protodesc"
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -128,6 +131,81 @@ func TestNew_ChecksMessagesOfStreams(t *testing.T) {
 	if fault.KindOf(err) != fault.Invalid || !strings.Contains(err.Error(), "name: ") {
 		t.Errorf("got %v", err)
 	}
+}
+
+// A stream that ends, or sends what is no message, is handed on as it is.
+func TestNew_LeavesOtherThingsOfStreamsAlone(t *testing.T) {
+	i, err := New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, receive := range map[string]func(ss grpc.ServerStream) error{
+		"end":       func(ss grpc.ServerStream) error { return ss.RecvMsg(dynamicpb.NewMessage(sandbox(t))) },
+		"raw bytes": func(ss grpc.ServerStream) error { return ss.RecvMsg(new([]byte)) },
+	} {
+		ended := &endedStream{err: io.EOF}
+		if name == "raw bytes" {
+			ended.err = nil
+		}
+		err := i.Stream(nil, ended, &grpc.StreamServerInfo{}, func(_ any, ss grpc.ServerStream) error { return receive(ss) })
+		if err != ended.err { //nolint:errorlint // the very same
+			t.Errorf("%s: got %v, want %v", name, err, ended.err)
+		}
+	}
+}
+
+// endedStream receives nothing more.
+type endedStream struct {
+	grpc.ServerStream
+	err error
+}
+
+func (s *endedStream) RecvMsg(any) error { return s.err }
+
+// Only the check's own answer is about the request.
+func TestNew_LeavesErrorsOfHandlersAlone(t *testing.T) {
+	md := sandbox(t)
+	i, err := New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []error{fault.New(fault.Conflict, "stale"), status.Error(codes.InvalidArgument, "of another server")} {
+		_, err := i.Unary(t.Context(), message(md, "good", "fine"), &grpc.UnaryServerInfo{}, func(context.Context, any) (any, error) { return nil, want })
+		if err != want { //nolint:errorlint // the very same
+			t.Errorf("got %v, want %v", err, want)
+		}
+	}
+}
+
+// A rule that cannot be evaluated is a fault of ours, never the caller's.
+func TestNew_BrokenRuleIsInternal(t *testing.T) {
+	md := brokenRule(t)
+	i, err := New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = i.Unary(t.Context(), dynamicpb.NewMessage(md), &grpc.UnaryServerInfo{}, func(context.Context, any) (any, error) { return nil, nil })
+	if fault.KindOf(err) != fault.Internal || !strings.Contains(err.Error(), "validate kittest.Odd") {
+		t.Errorf("got %v, want an internal error that names the message", err)
+	}
+}
+
+// brokenRule is a message whose rule does not compile.
+func brokenRule(t *testing.T) protoreflect.MessageDescriptor {
+	t.Helper()
+	opts := &descriptorpb.MessageOptions{}
+	proto.SetExtension(opts, validate.E_Message, &validate.MessageRules{
+		Cel: []*validate.Rule{{Id: proto.String("odd"), Expression: proto.String("this.nothing > 1")}},
+	})
+	file, err := protodesc.NewFile(&descriptorpb.FileDescriptorProto{
+		Name: proto.String("kittest/odd.proto"), Package: proto.String("kittest"), Syntax: proto.String("proto3"),
+		Dependency:  []string{"buf/validate/validate.proto"},
+		MessageType: []*descriptorpb.DescriptorProto{{Name: proto.String("Odd"), Options: opts}},
+	}, protoregistry.GlobalFiles)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return file.Messages().ByName("Odd")
 }
 
 func TestNew_LeavesRawBytesAlone(t *testing.T) {

@@ -59,6 +59,7 @@ func TestStack(t *testing.T) {
 		}
 	}
 	s.step("SandboxesOutliveEveryProcess", s.killEveryProcess)
+	s.step("NothingIsLeftUnreaped", func(*testing.T) { s.eventually(10*time.Second, "no zombie is left", s.zombies) })
 	for _, how := range []string{"restart", "kill"} {
 		s.step("SandboxesRunAgainAfter_"+how+"_of_the_runner", func(t *testing.T) { s.reboot(t, how) })
 	}
@@ -123,6 +124,25 @@ func (s *stack) killEveryProcess(t *testing.T) {
 	s.eventually(30*time.Second, "the node is ready", func() error { return s.nodeReady(runner) })
 	s.converges("after-kills")
 	s.untouched(kept, before)
+}
+
+// zombies returns an error that names the ended processes which nobody has waited
+// for. The first process of a container inherits all orphans, such as shims.
+func (s *stack) zombies() error {
+	out, err := s.inside(runner, "bash", "-c", `for f in /proc/[0-9]*/stat; do read -r line <"$f" && echo "$line"; done 2>/dev/null; true`)
+	if err != nil {
+		return err
+	}
+	var found []string
+	for line := range strings.Lines(out) {
+		if strings.HasPrefix(line[strings.LastIndex(line, ")")+1:], " Z 1 ") {
+			found = append(found, line[:strings.LastIndex(line, ")")+1])
+		}
+	}
+	if len(found) > 0 || out == "" {
+		return fmt.Errorf("zombies of the first process: %v", found)
+	}
+	return nil
 }
 
 // reboot is to a runner what it is to a machine: every sandbox is a new attempt.

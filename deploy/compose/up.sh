@@ -48,7 +48,11 @@ home=$(cell NODE "${show[@]}") address=$(cell ADDRESS "${show[@]}")
 [ -n "$(container "$home")" ] || die "sandbox hello is on node $home, which is not of this stack"
 page() { docker exec "$(container "$home")" curl --silent --show-error --fail --max-time 5 --noproxy '*' "http://$address:8080/"; }
 until_so 30 "sandbox hello shows its page" page
-cli=deploy/compose/staddle
+# Another stack than the usual one has to be named each time.
+named=
+[ "$COMPOSE_PROJECT_NAME" = staddle ] || named="COMPOSE_PROJECT_NAME=$COMPOSE_PROJECT_NAME "
+[ "$COORDINATOR_PORT" = 18443 ] || named+="COORDINATOR_PORT=$COORDINATOR_PORT "
+cli=${named}deploy/compose/staddle
 cat <<END
 
 \$ curl http://$address:8080/        (on $home)
@@ -58,5 +62,5 @@ Next:
   $cli ps
   $cli run -d --name web staddle.local/hello:1
   docker exec $(docker inspect -f '{{.Name}}' "$(container "$home")" | tr -d /) staddle status
-  make compose-down               stop it all; data stays, make compose-down VOLUMES=1 removes it
+  ${named}make compose-down               stop it all; data stays, make compose-down VOLUMES=1 removes it
 END

@@ -118,6 +118,18 @@ func (b *Bed) ListenAt(network, address string) net.Listener {
 	return l
 }
 
+// Connects connects to an address in the bed's network, or to a socket, and hangs
+// up. The error says why it could not.
+func (b *Bed) Connects(network, address string) error {
+	return inNetwork(filepath.Join("/run/netns", b.NS), func() error {
+		conn, err := net.DialTimeout(network, address, 10*time.Second)
+		if err != nil {
+			return err
+		}
+		return conn.Close()
+	})
+}
+
 // DialAt connects to an address of the bed's own network. The caller closes it.
 func (b *Bed) DialAt(network, address string) net.Conn {
 	b.t.Helper()

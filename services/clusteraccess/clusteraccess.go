@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc"
 
 	"staddle.internal/kit/boottime"
+	"staddle.internal/kit/logging"
 	"staddle.internal/kit/process"
 	"staddle.internal/kit/rpc"
 	"staddle.internal/kit/rpc/validate"
@@ -101,7 +102,12 @@ func build(_ context.Context, p *process.Process) ([]run.Member, error) {
 // door is the member that takes calls from other machines for the node's processes.
 func door(p *process.Process, files credentials.Files) run.Member {
 	p.Status.SetHealth(healthGateway, false)
-	passed, _ := p.FDs.Listener(gatewaySocket) // none: the gateway makes its own
+	passed, ok := p.FDs.Listener(gatewaySocket)
+	if ok && !rpc.ListensAt(passed, p.Config.ListenAddress) { // configured anew since it was made
+		p.Log.Warn("passed socket left", logging.Path(passed.Addr().String()))
+		_ = passed.Close() // our copy, through which nothing was written
+		passed = nil
+	}
 	g := gateway.New(gateway.Config{Address: p.Config.ListenAddress}, gateway.Deps{
 		Files: files, Listener: passed, Log: p.Log,
 		Serving: func(ok bool) { p.Status.SetHealth(healthGateway, ok) },

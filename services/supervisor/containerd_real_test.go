@@ -96,3 +96,24 @@ func (n *node) socketsOf(name string) []string {
 	}
 	return paths
 }
+
+// containerd has a parent-death signal, which must not come because the program of
+// its parent was replaced: not even by the next program after that.
+func TestReexec_KeepsContainerd(t *testing.T) {
+	n := newContainerdNode(t)
+	n.start()
+	before := n.untilState("containerd", ready)
+	for range 3 {
+		n.reexeced()
+		if got := n.untilState("containerd", ready); got.GetPid() != before.GetPid() || got.GetStarts() != 1 {
+			t.Fatalf("got %v, want the process %d kept", got, before.GetPid())
+		}
+	}
+	if err := syscall.Kill(int(before.GetPid()), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	again := n.untilAgain("containerd", before.GetPid())
+	n.signal(syscall.SIGKILL)
+	n.wait()
+	n.eventually(func() bool { return !alive(int(again.GetPid())) }, func() string { return "containerd to end with its supervisor" })
+}

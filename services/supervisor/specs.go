@@ -19,6 +19,9 @@ import (
 // coordinator is the one process that reads a file of its own.
 const coordinator = "coordinator"
 
+// gateway is the process that takes calls from other machines.
+const gateway = "clusteraccess"
+
 // systemPath is where programs are looked for when our environment does not say.
 const systemPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -41,8 +44,11 @@ func specsOf(p *process.Process, g graph.Graph) ([]child.Spec, error) {
 			Name: c.Name, Command: c.Command, Env: c.Env, Capabilities: c.Capabilities,
 			Socket: p.Paths.Socket(c.Name),
 		}
-		if c.Name == coordinator {
+		switch c.Name { // those that are called over the network
+		case coordinator:
 			s.Address = func() string { return config.ListenAddress(p.Paths.CoordinatorFile()) }
+		case gateway:
+			s.Address = func() string { return p.Config.ListenAddress }
 		}
 		if len(s.Command) == 0 {
 			s.Command = ownCommand(p, c.Name, bin)

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"staddle.internal/e2e/bed"
@@ -92,32 +94,66 @@ func TestGuide_SocketsAnswerAsItSays(t *testing.T) {
 	}
 }
 
-// The calls by which the guide restarts and upgrades harm no sandbox, as it says.
-func TestGuide_UpgradeHarmsNoSandbox(t *testing.T) {
-	b, _ := machine(t, bed.Options{})
+// What the guide says of restarting, stopping and upgrading harms no sandbox, as it
+// promises: its commands run as they stand there, in their order.
+func TestGuide_OperationsHarmNoSandbox(t *testing.T) {
+	b, supervisor := machine(t, bed.Options{})
 	b.OK("run", "-d", "--name", "web", bed.ProbeImage, "--", "count", "1ms")
 	awaitPhase(t, b, "web", "RUNNING")
 	was := onHost(t, b, "web").GetStatus()
 	install(t, b, "grpcurl")
-	calls := 0
+	done := ""
 	for _, e := range examples(t, operations) {
-		if !strings.HasPrefix(e.command, "sudo bin/grpcurl") {
-			continue
-		}
-		calls++
-		t.Run(e.where, func(t *testing.T) { runExample(t, b, e) })
-		if strings.Contains(e.command, "/Shutdown") { // the next line of the guide starts it
+		switch e.command {
+		case "sudo kill -HUP \"$(sudo cat /var/lib/staddle/supervisor/lock)\"":
+			replace(t, b, supervisor)
+		case "sudo bin/grpcurl -plaintext -unix /run/staddle/supervisor.sock staddle.supervisor.v1.SupervisorService/Shutdown":
+			runExample(t, b, e)
 			bed.Eventually(t, waitLong, "the runner ends", runnerGone(b))
-			b.Start()
+			supervisor = b.Start() // which up does
+		default:
+			args := words(e.command)
+			harmless := slices.Contains([]string{"status", "events", "component", "log-level"}, args[min(2, len(args)-1)])
+			if !harmless || strings.Contains(e.command, "--follow") || strings.Contains(e.command, "--watch") {
+				continue
+			}
+			b.OK(args[2:]...)
+			if strings.Contains(e.command, "component stop") { // until the next line
+				continue
+			}
 		}
+		done += e.command + "\n"
 		b.WaitReady()
 		now := await(t, b, onHost(t, b, "web").GetUid(), "running", running)
 		if sprint(pids(now)) != sprint(pids(was)) || now.GetAttempt() != 1 {
 			t.Errorf("after %q: got %v, want %v", e.command, now, was)
 		}
 	}
-	if calls != 2 {
-		t.Errorf("%s shows %d calls, want a restart and a shutdown", operations, calls)
+	for _, part := range []string{"component restart", "component start", "component logs", "events", "log-level", "kill -HUP", "/Shutdown"} {
+		if !strings.Contains(done, part) {
+			t.Errorf("%s shows no %s; run was\n%s", operations, part, done)
+		}
+	}
+}
+
+// replace has the supervisor replace its program, and waits until it has.
+func replace(t *testing.T, b *bed.Bed, supervisor *os.Process) {
+	t.Helper()
+	holder, err := os.ReadFile(b.Paths.Lock("supervisor"))
+	must(t, err)
+	if got := strings.TrimSpace(string(holder)); got != fmt.Sprint(supervisor.Pid) {
+		t.Fatalf("the lock of the supervisor names process %s, want %d", got, supervisor.Pid)
+	}
+	before := processes(t, b)
+	count := func() int { return strings.Count(b.Logs()["supervisor"], `"msg":"process started"`) }
+	n := count()
+	must(t, supervisor.Signal(syscall.SIGHUP))
+	bed.Eventually(t, waitLong, "the supervisor has replaced its program", func(context.Context) (bool, string) {
+		return count() > n, fmt.Sprintf("%d programs were started", count())
+	})
+	b.WaitReady()
+	if after := processes(t, b); sprint(after) != sprint(before) {
+		t.Errorf("processes were started anew: %v, want %v", after, before)
 	}
 }
 

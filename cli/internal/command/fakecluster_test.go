@@ -39,6 +39,9 @@ type fakeCluster struct {
 
 	address, ca, cert, key string
 
+	caKey  *ecdsa.PrivateKey
+	caCert *x509.Certificate
+
 	mu       sync.Mutex
 	revision uint64
 	changed  chan struct{}
@@ -76,6 +79,7 @@ func (c *fakeCluster) flags(args ...string) []string {
 func writeIdentities(t *testing.T, c *fakeCluster) *tls.Config {
 	t.Helper()
 	caKey, caCert := issue(t, nil, nil, "")
+	c.caKey, c.caCert = caKey, caCert
 	opKey, opCert := issue(t, caKey, caCert, "spiffe://staddle.local/user/admin")
 	srvKey, srvCert := issue(t, caKey, caCert, "spiffe://staddle.local/coordinator/c1")
 	keyDER, err := x509.MarshalPKCS8PrivateKey(opKey)

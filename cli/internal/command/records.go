@@ -276,7 +276,7 @@ func (a *app) diskCommand() *cobra.Command {
 }
 
 func (a *app) nodeCommand() *cobra.Command {
-	return group("node", "Nodes of the cluster", a.listCommand("List nodes", resourcev1.Kind_KIND_NODE))
+	return group("node", "Nodes of the cluster", a.listCommand("List nodes", resourcev1.Kind_KIND_NODE), a.nodeStatusCommand())
 }
 
 func (a *app) listCommand(short string, kind resourcev1.Kind) *cobra.Command {

@@ -172,11 +172,26 @@ func (a *Authority) ownLeaf() leafSpec {
 }
 
 func (a *Authority) foreignLeaf(who Identity) leafSpec {
-	usage := []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
-	if who.Kind == "node" {
-		usage = append(usage, x509.ExtKeyUsageServerAuth)
+	spec := leafSpec{
+		file: who.File, uri: a.uri(who.Kind, who.Name), owner: who.Owner,
+		usage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}
-	return leafSpec{file: who.File, uri: a.uri(who.Kind, who.Name), usage: usage, owner: who.Owner}
+	if who.Kind == "node" {
+		spec.usage = append(spec.usage, x509.ExtKeyUsageServerAuth)
+		spec.names = a.serverNames(who.Name)
+	}
+	return spec
+}
+
+// serverNames is the host name by which clients that know no identities check the
+// gateway of a node: one that is no host's, so that a node never passes for the
+// coordinator of its machine. A trust domain that is no host name gives none.
+func (a *Authority) serverNames(node string) []string {
+	name := node + ".node." + a.cfg.TrustDomain
+	if (&x509.Certificate{DNSNames: []string{name}}).VerifyHostname(name) != nil {
+		return nil
+	}
+	return []string{name}
 }
 
 func (a *Authority) uri(kind, name string) *url.URL {

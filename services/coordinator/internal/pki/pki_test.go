@@ -113,7 +113,7 @@ func TestEnsure_IssuesWhatVerifies(t *testing.T) {
 		host  string
 	}{
 		"coordinator": {"spiffe://test.local/coordinator/c1", x509.ExtKeyUsageServerAuth, "127.0.0.1"},
-		"node":        {"spiffe://test.local/node/n1", x509.ExtKeyUsageClientAuth, ""},
+		"node":        {"spiffe://test.local/node/n1", x509.ExtKeyUsageClientAuth, "n1.node.test.local"},
 		"operator":    {"spiffe://test.local/user/admin", x509.ExtKeyUsageClientAuth, ""},
 	} {
 		cert, err := readCertificate(filepath.Join(dir, file+".crt"))
@@ -229,5 +229,23 @@ func TestEnsure_ACAWithoutKeyServesWhatIsIssued(t *testing.T) {
 	}
 	if err := authority(dir, "new.test.local").Ensure(time.Now()); err == nil || !strings.Contains(err.Error(), "ca.key") {
 		t.Errorf("something to issue: got %v, want an error that names ca.key", err)
+	}
+}
+
+// A certificate whose names could never be found again would be issued at each look.
+func TestEnsure_TrustDomainThatIsNoHostName(t *testing.T) {
+	dir := t.TempDir()
+	odd := New(Config{
+		Dir: dir, TrustDomain: "a.-b", Name: "c1", Identities: []Identity{{Kind: "node", Name: "n1", File: "node"}},
+	}, Deps{Log: slog.New(slog.DiscardHandler)})
+	if err := odd.Ensure(time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	first := contents(t, dir)
+	if err := odd.Ensure(time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if names := changed(first, contents(t, dir)); len(names) != 0 {
+		t.Errorf("a second look changed %v, want nothing", names)
 	}
 }

@@ -94,6 +94,14 @@ func killEnds(t *testing.T, far, b *bed.Bed) {
 		got, err := client.GetPresence(ctx, &presencev1.GetPresenceRequest{})
 		return err == nil && got.GetPresence().GetReady(), sprint(got) + sprint(err)
 	}
+	pid := b.PID("clusteraccess")
+	bed.KillPID(b, pid)
+	for dials := 0; dials < 20 || b.PID("clusteraccess") == pid; dials++ { // never refused: the supervisor holds the listener
+		if err := far.DialAt("tcp", bed.NodeGateway).Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	bed.Eventually(t, waitLong, "the node answers again after a kill of clusteraccess", ask)
 	for _, name := range []string{"clusteraccess", "presence"} {
 		watch, err := client.WatchPresence(t.Context(), &presencev1.WatchPresenceRequest{})
 		if err != nil {

@@ -6,10 +6,14 @@ import "go.yaml.in/yaml/v3"
 // where a node looks for one.
 const CoordinatorAddress = "127.0.0.1:8443"
 
-// ListenAddress returns the listen_address of a coordinator's file, for whoever
-// makes the socket for it. It judges nothing else in the file: that is the
-// coordinator's to do, and to tell. Empty means that the file cannot be read.
-func ListenAddress(path string) string {
+// GatewayDefault is where the gateway of a node listens whose file does not say.
+const GatewayDefault = "127.0.0.1:8444"
+
+// ListenAddress returns the listen_address of a node's file or a coordinator's, and
+// unset where it says none, for whoever makes the socket for the process. It judges
+// nothing else in the file: that is the process's to do, and to tell. Empty means
+// that the file cannot be read, or that it wants no socket.
+func ListenAddress(path, unset string) string {
 	data, err := ReadFile(path)
 	if err != nil {
 		return ""
@@ -17,7 +21,7 @@ func ListenAddress(path string) string {
 	var file struct {
 		Address string `yaml:"listen_address"`
 	}
-	file.Address = CoordinatorAddress
+	file.Address = unset
 	if len(data) > maxFileSize || yaml.Unmarshal(data, &file) != nil {
 		return ""
 	}

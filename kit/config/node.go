@@ -155,7 +155,7 @@ func DefaultNode() Node {
 		Version:       FormatVersion,
 		Name:          hostLabel(),
 		Coordinator:   Coordinator{Address: CoordinatorAddress},
-		ListenAddress: "127.0.0.1:8444",
+		ListenAddress: GatewayDefault,
 		Containerd:    Containerd{Managed: true, Namespace: "staddle"},
 		Network: Network{
 			Bridge: "staddle0",

@@ -46,9 +46,9 @@ func specsOf(p *process.Process, g graph.Graph) ([]child.Spec, error) {
 		}
 		switch c.Name { // those that are called over the network
 		case coordinator:
-			s.Address = func() string { return config.ListenAddress(p.Paths.CoordinatorFile()) }
+			s.Address = func() string { return config.ListenAddress(p.Paths.CoordinatorFile(), config.CoordinatorAddress) }
 		case gateway:
-			s.Address = func() string { return p.Config.ListenAddress }
+			s.Address = func() string { return config.ListenAddress(p.ConfigPath, config.GatewayDefault) }
 		}
 		if len(s.Command) == 0 {
 			s.Command = ownCommand(p, c.Name, bin)

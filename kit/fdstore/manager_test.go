@@ -133,3 +133,21 @@ func TestManager_ReexecKeepsSocketAndFiles(t *testing.T) {
 		t.Errorf("kept %q", got)
 	}
 }
+
+// While a Manager is frozen nothing is read, and nothing that was sent is lost.
+func TestManager_FreezeHoldsMessagesBack(t *testing.T) {
+	m := newManager(t, fdstore.ManagerConfig{}, self)
+	thaw := m.Freeze()
+	send(t, m.socket, "FDSTORE=1\nFDNAME=late", w2(t))
+	send(t, m.socket, "READY=1")
+	for range 100 {
+		if got := names(m, "self"); len(got) > 0 {
+			t.Fatalf("kept %q while frozen", got)
+		}
+	}
+	thaw()
+	next(t, m.messages) // the second message, so that the first is done with
+	if got := names(m, "self"); !slices.Equal(got, []string{"late"}) {
+		t.Errorf("kept %q, want what was sent meanwhile", got)
+	}
+}

@@ -44,6 +44,10 @@ var builds = map[string]Build{
 	"failing": func(context.Context, *Process) ([]run.Member, error) {
 		return []run.Member{{Name: "loop", Run: func(context.Context, func()) error { return errors.New("loop broke") }}}, nil
 	},
+	"alone": func(context.Context, *Process) ([]run.Member, error) { return nil, nil },
+	"stuck": func(_ context.Context, p *Process) ([]run.Member, error) {
+		return []run.Member{{Name: "loop", Run: stuckLoop(p)}}, nil
+	},
 	"panicking": func(context.Context, *Process) ([]run.Member, error) {
 		return []run.Member{{Name: "loop", Run: func(context.Context, func()) error { panic("bang") }}}, nil
 	},

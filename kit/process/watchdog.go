@@ -45,13 +45,16 @@ type Watchdog struct {
 	asked    time.Duration // for a sign of life at least so often; 0: nobody asks
 	problem  error         // with what asks
 	progress progress
-	stuck    func(loop string)
+
+	stuckAfter time.Duration
+	stuck      func(loop string)
 }
 
-// Beat is one loop's word that it makes progress.
+// Beat is one loop's word that it makes progress. It counts from its first sign on.
 type Beat struct {
 	name   string
 	count  atomic.Uint64
+	over   atomic.Bool
 	last   uint64        // as it was last seen
 	silent time.Duration // how long it has been the same
 }
@@ -59,6 +62,9 @@ type Beat struct {
 // Alive says that the loop has turned. It must come more often than StuckAfter,
 // also while there is nothing to do.
 func (b *Beat) Alive() { b.count.Add(1) }
+
+// Done says that the loop has ended, as it should.
+func (b *Beat) Done() { b.over.Store(true) }
 
 // progress is what is known of all loops.
 type progress struct {
@@ -75,19 +81,20 @@ func (w *Watchdog) Loop(name string) *Beat {
 	return b
 }
 
-// after returns the name of a loop that has been silent for StuckAfter, when
-// another period has passed, or "". It counts periods and reads no clock: a process
+// after returns the name of a loop that has been silent for limit, when another
+// period has passed, or "". It counts periods and reads no clock: a process
 // that was stopped as a whole, or slept with the machine, is not to blame.
-func (p *progress) after(period time.Duration) string {
+func (p *progress) after(period, limit time.Duration) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, b := range p.beats {
-		if now := b.count.Load(); now != b.last {
+		now := b.count.Load()
+		if now != b.last || now == 0 || b.over.Load() {
 			b.last, b.silent = now, 0
 			continue
 		}
 		b.silent += period
-		if b.silent >= StuckAfter {
+		if b.silent >= limit {
 			return b.name
 		}
 	}
@@ -97,7 +104,7 @@ func (p *progress) after(period time.Duration) string {
 // newWatchdog reads what systemd asks for, and clears it so that no child takes
 // it for its own.
 func newWatchdog(p *Process) *Watchdog {
-	w := &Watchdog{process: p, stuck: dumpAndEnd(os.Stderr)}
+	w := &Watchdog{process: p, stuckAfter: StuckAfter, stuck: dumpAndEnd(os.Stderr)}
 	w.asked, w.problem = askedFor(os.Getpid(), os.Getenv)
 	for _, key := range []string{envWatchdog, envWatchdogPID} {
 		w.problem = errors.Join(w.problem, os.Unsetenv(key))
@@ -157,7 +164,7 @@ func (w *Watchdog) watch(ctx context.Context) error {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
-		if loop := w.progress.after(w.period()); loop != "" {
+		if loop := w.progress.after(w.period(), w.stuckAfter); loop != "" {
 			w.stuck(loop)
 		}
 	}
@@ -180,7 +187,7 @@ func (w *Watchdog) feed(ctx context.Context, conn *grpc.ClientConn) error {
 // dumpAndEnd ends the process as one that is stuck.
 func dumpAndEnd(out io.Writer) func(string) {
 	return func(loop string) {
-		fmt.Fprintf(out, "watchdog: loop %s made no progress for %s; all goroutines:\n", loop, StuckAfter)
+		fmt.Fprintf(out, "watchdog: loop %s made no progress for too long; all goroutines:\n", loop)
 		_ = pprof.Lookup("goroutine").WriteTo(out, 2) // it ends in any case
 		os.Exit(run.ExitFailed)
 	}

@@ -128,7 +128,8 @@ func (m *start) build(_ context.Context, p *process.Process) ([]run.Member, erro
 	if err != nil {
 		return nil, err
 	}
-	children, loop := m.keepers(p, l)
+	beat := p.Watchdog.Loop("components")
+	children, loop := m.keepers(p, l, beat)
 	renewal, err := upgraderOf(p, l.plan, children, loop)
 	if err != nil {
 		return nil, err
@@ -142,7 +143,10 @@ func (m *start) build(_ context.Context, p *process.Process) ([]run.Member, erro
 	}))
 	return []run.Member{
 		{Name: "children", Run: children.Run},
-		{Name: "components", Run: loop.Run, StopTimeout: stopTime(l.plan)},
+		{Name: "components", StopTimeout: stopTime(l.plan), Run: func(ctx context.Context, ready func()) error {
+			defer beat.Done()
+			return loop.Run(ctx, ready)
+		}},
 		{Name: "upgrade", Run: renewal.Run},
 		{Name: "program", Run: next.run(m.signals)},
 	}, nil
@@ -150,7 +154,7 @@ func (m *start) build(_ context.Context, p *process.Process) ([]run.Member, erro
 
 // keepers are the one of the processes and the one of the states, as they were
 // left if the program was replaced.
-func (m *start) keepers(p *process.Process, l plans) (*child.Runner, *supervise.Loop) {
+func (m *start) keepers(p *process.Process, l plans, beat *process.Beat) (*child.Runner, *supervise.Loop) {
 	var loop *supervise.Loop
 	children := child.New(m.childConfig(p, l.specs), child.Deps{
 		Log: p.Log, Spawner: m.spawner,
@@ -161,7 +165,7 @@ func (m *start) keepers(p *process.Process, l plans) (*child.Runner, *supervise.
 	})
 	loop = supervise.New(l.plan, supervise.Deps{
 		Children: children, Probe: m.prober(p, l.specs), Log: p.Log, Changed: statusOf(p, l.plan),
-		Alive: p.Watchdog.Loop("components").Alive,
+		Alive: beat.Alive,
 	})
 	if m.before != nil {
 		p.Log.Info("program replaced", logging.Count(len(m.before.Children.Children)))

@@ -238,7 +238,7 @@ func TestMain_LifeOfAProcess(t *testing.T) {
 }
 
 // UDS-1 for a whole process: after a kill the next one is ready at once.
-func TestMain_StartsAfterAKill(t *testing.T) {
+func TestMain_UDS1_StartsAfterAKill(t *testing.T) {
 	dir := root(t, "version: 1\n")
 	s := spec{name: "storage", args: []string{"--root", dir}}
 	for range 3 {

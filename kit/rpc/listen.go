@@ -214,7 +214,7 @@ func (o *ownSocket) Close() error {
 func Adopt(l net.Listener, path string) net.Listener {
 	info, err := os.Lstat(path)
 	if err != nil {
-		info = nil // the path leads nowhere, which the guard mends
+		info = nil // the path leads nowhere until the maker brings it back
 	}
 	return &passedSocket{Listener: l, path: path, file: info}
 }
@@ -223,15 +223,20 @@ func Adopt(l net.Listener, path string) net.Listener {
 type passedSocket struct {
 	net.Listener
 	path string
-	file fs.FileInfo // nil: not in place
+	file fs.FileInfo // nil: not known
 }
 
 // Addr is the path that leads to the socket.
 func (p *passedSocket) Addr() net.Addr { return &net.UnixAddr{Name: p.path, Net: "unix"} }
 
+// inPlace takes any socket at the path for its own where it had none when it was
+// passed: only its maker makes one there.
 func (p *passedSocket) inPlace() bool {
 	info, err := os.Lstat(p.path)
-	return err == nil && p.file != nil && os.SameFile(info, p.file)
+	if err != nil || p.file == nil {
+		return err == nil && info.Mode().Type() == os.ModeSocket
+	}
+	return os.SameFile(info, p.file)
 }
 
 // File returns a copy of the listener, where it has one to give.

@@ -15,6 +15,7 @@ import (
 
 	"google.golang.org/grpc"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
 	reflectionv1 "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
@@ -57,13 +58,15 @@ func TestServer_UDS3_StopEndsOpenStreams(t *testing.T) {
 		}
 	}
 	setup{path: n.path, do: do}.start(t)
-	eventually(t, "stream accepted after the restart", func() (any, bool) {
-		ss, err := open(t.Context(), conn, "Follow")
-		if err == nil {
-			err = ss.RecvMsg(new(wrapperspb.StringValue))
-		}
-		return err, err == nil
-	})
+	for _, method := range []string{"Follow", "Talk"} {
+		eventually(t, method+" accepted after the restart", func() (any, bool) {
+			ss, err := open(t.Context(), conn, method)
+			if err == nil {
+				err = ss.RecvMsg(new(wrapperspb.StringValue))
+			}
+			return err, err == nil
+		})
+	}
 }
 
 // openMany holds three follows and two talks open.
@@ -129,6 +132,41 @@ func TestServer_UDS6_KindsCrossTwoHops(t *testing.T) {
 			t.Errorf("%s: %v has kind %v and reason %q", name, err, fault.KindOf(err), fault.Reason(err))
 		}
 		wantText(t, err, "ask inner: patch entity e1: "+name)
+	}
+}
+
+// UDS-6: the same on streams, with what is told for machines; also of refusals and of
+// ends that no handler made.
+func TestServer_UDS6_KindsOfStreamsCrossTwoHops(t *testing.T) {
+	broken := fault.WithDetails(fault.WithReason(fault.New(fault.Invalid, "check e1: two things"), "BROKEN"), wrapperspb.String("first"), wrapperspb.String("second"))
+	ends := map[string]error{
+		"broken": broken, "stale": fault.New(fault.Conflict, "patch e1: stale"), "missing": fault.New(fault.NotFound, "get e1"),
+		"plain": errors.New("bug"), "late": context.DeadlineExceeded, "stopped inside": context.Canceled,
+	}
+	inner := setup{do: behaviour{stream: func(_ string, ss grpc.ServerStream) error {
+		return ends[metadata.ValueFromIncomingContext(ss.Context(), "end")[0]]
+	}}}.start(t)
+	toInner := dial(t, inner.path, DialConfig{})
+	outer := setup{do: behaviour{stream: func(method string, ss grpc.ServerStream) error {
+		end := metadata.ValueFromIncomingContext(ss.Context(), "end")[0]
+		asked, err := open(metadata.AppendToOutgoingContext(ss.Context(), "end", end), toInner, method)
+		if err != nil {
+			return err
+		}
+		return fmt.Errorf("ask inner: %w", asked.RecvMsg(new(wrapperspb.StringValue)))
+	}}}.start(t)
+	conn := dial(t, outer.path, DialConfig{})
+	for name, want := range map[string]error{
+		"broken": fault.Invalid, "stale": fault.Conflict, "missing": fault.NotFound, "plain": fault.Internal,
+		"late": context.DeadlineExceeded, "stopped inside": fault.Unavailable,
+	} {
+		ss, err := open(metadata.AppendToOutgoingContext(t.Context(), "end", name), conn, "Talk")
+		must(t, err)
+		if err := ss.RecvMsg(new(wrapperspb.StringValue)); !errors.Is(err, want) {
+			t.Errorf("%s: %v has kind %v, want %v", name, err, fault.KindOf(err), want)
+		} else if name == "broken" && (fault.Reason(err) != "BROKEN" || len(fault.Details(err)) != 2) {
+			t.Errorf("%s: reason %q and details %v", name, fault.Reason(err), fault.Details(err))
+		}
 	}
 }
 
@@ -334,39 +372,4 @@ func TestServer_UseKeepsOrder(t *testing.T) {
 	if !slices.Equal(order, []string{"first", "second"}) {
 		t.Errorf("order %v: not in order, or reached by a refused call", order)
 	}
-}
-
-// UDS-7: a server whose socket was removed is reachable again by itself.
-func TestServer_UDS7_RemakesARemovedSocket(t *testing.T) {
-	n := setup{after: func(s *Server) { s.guardPeriod = 10 * time.Millisecond }}.start(t)
-	old := dial(t, n.path, DialConfig{})
-	_, err := call(t.Context(), old, "Read", "")
-	must(t, err)
-	must(t, os.Remove(n.path))
-	eventually(t, "call over a new connection", func() (any, bool) {
-		conn, err := Dial(n.path, DialConfig{FailFast: true})
-		must(t, err)
-		defer conn.Close()
-		_, err = call(t.Context(), conn, "Read", "")
-		return err, err == nil
-	})
-	_, err = call(t.Context(), old, "Read", "")
-	must(t, err)
-	n.stop()
-	if _, err := os.Lstat(n.path); !os.IsNotExist(err) {
-		t.Errorf("after the stop the socket is still there: %v", err)
-	}
-}
-
-func TestServer_UDS7_SaysThatItsSocketIsGone(t *testing.T) {
-	n := setup{after: func(s *Server) { s.guardPeriod = 10 * time.Millisecond }}.start(t)
-	conn := dial(t, n.path, DialConfig{})
-	_, err := call(t.Context(), conn, "Read", "")
-	must(t, err)
-	must(t, os.Remove(n.path))
-	must(t, os.Mkdir(n.path, 0o755)) // so that it cannot be remade
-	eventually(t, "reason", func() (any, bool) {
-		reason := n.Status().Get().GetReason()
-		return reason, strings.Contains(reason, n.path) && strings.Contains(reason, "is a folder")
-	})
 }

@@ -56,6 +56,9 @@ func TestServer_UDS3_StopEndsOpenStreams(t *testing.T) {
 		if !errors.Is(err, fault.Unavailable) {
 			t.Errorf("stream %d ended with %v, want Unavailable", i, err)
 		}
+		if i < follows { // those were told, not cut off
+			wantText(t, err, "the process is stopping")
+		}
 	}
 	setup{path: n.path, do: do}.start(t)
 	for _, method := range []string{"Follow", "Talk"} {
@@ -68,6 +71,9 @@ func TestServer_UDS3_StopEndsOpenStreams(t *testing.T) {
 		})
 	}
 }
+
+// follows is how many of the streams of openMany watch their context.
+const follows = 3
 
 // openMany holds three follows and two talks open.
 func openMany(t *testing.T, conn grpc.ClientConnInterface) []grpc.ClientStream {

@@ -34,6 +34,7 @@ mount_v1() {
 
 # mount_v2: a group with controllers for others holds no process itself, so whatever is here moves into one of its own.
 mount_v2() {
+  umount /sys/fs/cgroup # the engine's, to which nothing can be written: the same is not mounted twice in one place
   mount -t cgroup2 cgroup /sys/fs/cgroup
   mkdir -p /sys/fs/cgroup/init
   local pid controller

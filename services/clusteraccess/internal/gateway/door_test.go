@@ -2,7 +2,12 @@ package gateway
 
 import (
 	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"net"
+	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,6 +18,7 @@ import (
 	"staddle.internal/kit/fault"
 
 	"staddle.internal/services/clusteraccess/internal/coordinatortest"
+	"staddle.internal/services/clusteraccess/internal/credentials"
 )
 
 func TestDoor_WhoIsLetIn(t *testing.T) {
@@ -86,4 +92,39 @@ func TestDoor_CertificateEndsWhileTheConnectionIsOpen(t *testing.T) {
 			t.Errorf("a call afterwards: %v, want Denied", err)
 		}
 	})
+}
+
+// Strangers who connect and say nothing get no further than their share.
+func TestDoor_HandshakesAreBounded(t *testing.T) {
+	authority, err := coordinatortest.NewAuthority()
+	must(t, err)
+	dir := t.TempDir()
+	must(t, authority.WriteNode(dir, "spiffe://staddle.test/node/node1"))
+	d := &door{log: slog.New(slog.DiscardHandler), files: credentials.Files{
+		CA: filepath.Join(dir, "ca.crt"), Certificate: filepath.Join(dir, "node.crt"), Key: filepath.Join(dir, "node.key"),
+	}}
+	var silent []net.Conn
+	var handshakes sync.WaitGroup
+	for range maxHandshakes {
+		theirs, ours := net.Pipe()
+		silent = append(silent, theirs)
+		handshakes.Go(func() {
+			if _, _, err := d.ServerHandshake(ours); err == nil {
+				t.Error("a connection without a word was let in")
+			}
+		})
+	}
+	await(t, "all are at the door", func() string { return fmt.Sprint(d.shaking.Load()) }, func() bool { return d.shaking.Load() == maxHandshakes })
+	theirs, ours := net.Pipe()
+	defer theirs.Close()
+	if _, _, err := d.ServerHandshake(ours); err == nil || !strings.Contains(err.Error(), "too many at the door") {
+		t.Errorf("one more: %v, want it turned away", err)
+	}
+	for _, conn := range silent {
+		must(t, conn.Close())
+	}
+	handshakes.Wait()
+	if n := d.shaking.Load(); n != 0 {
+		t.Errorf("%d handshakes are counted after all have ended", n)
+	}
 }

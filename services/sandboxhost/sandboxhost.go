@@ -53,7 +53,7 @@ func build(_ context.Context, p *process.Process) ([]run.Member, error) {
 	if err != nil {
 		return nil, err
 	}
-	rules, err := validate.New(&sandboxhostv1.EnsureSandboxRequest{})
+	rules, err := validate.New(&sandboxhostv1.EnsureSandboxRequest{}, &sandboxhostv1.EnsureHoldRequest{})
 	if err != nil {
 		return nil, err
 	}
@@ -77,6 +77,7 @@ func build(_ context.Context, p *process.Process) ([]run.Member, error) {
 	p.Server.Use(rules)
 	api.Register(p.Server.GRPC(), h, eng.Logs())
 	api.RegisterGrants(p.Server.GRPC(), grants)
+	api.RegisterHolds(p.Server.GRPC(), h)
 	sandboxhostv1.RegisterImageServiceServer(p.Server.GRPC(), image.NewServer(eng.Images()))
 	follow := authority{client: clusteraccessv1.NewClusterAccessServiceClient(cluster), boot: boot, log: p.Log, tell: h.SetAuthority}
 	return []run.Member{

@@ -64,7 +64,7 @@ func (k *keeper) observe(ctx context.Context) bool {
 		return false
 	}
 	if k.retry.blind {
-		k.retry = retryNotes{}
+		k.relieved()
 	}
 	k.observed, k.fresh = seen, true
 	_ = k.change(forPeople, func(r *sandboxhostv1.SandboxRecord) { mirror(r, seen) }) // not written, cannot fail
@@ -102,6 +102,9 @@ func (k *keeper) message(d Decision) string {
 		return ""
 	case d.Reason == ReasonStepFailed && k.life.failure != nil:
 		return clip(k.life.failure.Error())
+	case d.Reason == ReasonHeld && d.Phase == stopping:
+		held, _ := k.host.heldBy(k.rec.GetWish().GetManager())
+		return held.sentence()
 	case d.Reason == ReasonExited:
 		return describeExits(k.rec.GetStatus())
 	case d.Phase > stopping:
@@ -116,7 +119,8 @@ func (k *keeper) message(d Decision) string {
 func (k *keeper) inCircle(d Decision) error {
 	const most = 3
 	if d.Kind != Act || d.Action != k.life.last {
-		k.life.last, k.life.repeated, k.retry = d.Action, 0, retryNotes{}
+		k.life.last, k.life.repeated = d.Action, 0
+		k.relieved()
 		return nil
 	}
 	if k.life.repeated++; k.life.repeated < most {
@@ -202,7 +206,8 @@ func (k *keeper) act(ctx context.Context, a engine.Action, at moment) error {
 
 // stillWanted says whether what is being made for an attempt is still asked for.
 func (k *keeper) stillWanted(a engine.Attempt) bool {
-	return k.hash == a.SpecHash && !k.rec.GetRemoving() &&
+	_, held := k.host.heldBy(k.rec.GetWish().GetManager())
+	return k.hash == a.SpecHash && !k.rec.GetRemoving() && !held &&
 		k.rec.GetWish().GetSpec().GetDesired() == resourcev1.DesiredState_DESIRED_STATE_RUNNING
 }
 
@@ -215,7 +220,7 @@ func bringsUp(s engine.Step) bool {
 	return false
 }
 
-// attend runs f and reads letters meanwhile. F is cancelled when it is not wanted any
+// attend runs f, and reads letters and hears of holds meanwhile. F is cancelled when it is not wanted any
 // more, and always waited for.
 func (k *keeper) attend(ctx context.Context, limit time.Duration, wanted func() bool, f func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -234,6 +239,11 @@ func (k *keeper) attend(ctx context.Context, limit time.Duration, wanted func() 
 			return err
 		case l := <-k.mail:
 			k.read(l)
+			if !wanted() {
+				cancel(errOverruled)
+			}
+		case <-k.held:
+			k.reshow()
 			if !wanted() {
 				cancel(errOverruled)
 			}
@@ -276,6 +286,8 @@ func (k *keeper) unseen(ctx context.Context, err error) {
 	if k.retry.tries < shownAfter {
 		return
 	}
+	k.trouble = sentences[ReasonUnseen]
+	defer k.reshow()
 	k.show(func(s *resourcev1.SandboxStatus) {
 		if s.GetPhase() < stopping {
 			s.Reason, s.Message = ReasonUnseen, sentences[ReasonUnseen]
@@ -302,6 +314,8 @@ func (k *keeper) troubled(ctx context.Context, a engine.Action, err error) {
 	wait := retryPolicy.Delay(k.retry.tries, rand.Float64())
 	k.retry.at = k.host.deps.Now() + wait
 	k.log.Warn("step failed", logging.Step(string(a.Step)), logging.Err(err), logging.RetryIn(wait))
+	k.trouble = clip(err.Error())
+	defer k.reshow()
 	k.show(func(s *resourcev1.SandboxStatus) {
 		s.Message = clip(err.Error())
 		if s.GetPhase() < stopping {

@@ -39,6 +39,9 @@ func (h *Host) adopt(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := h.adoptHolds(notes.holds); err != nil {
+		return err
+	}
 	if err := h.number(notes.starts); err != nil {
 		return err
 	}
@@ -81,7 +84,7 @@ func (h *Host) admit(keepers []*keeper, tombs map[id.Sandbox]*sandboxhostv1.Tomb
 			k.name = name
 			h.names[name] = k.uid
 		}
-		h.hub.Set(k.uid, stateOf(k.rec))
+		h.hub.Set(k.uid, k.state())
 		h.births <- k
 	}
 	h.open = true

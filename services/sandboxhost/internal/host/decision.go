@@ -25,6 +25,7 @@ const (
 	endExited   = sandboxhostv1.AttemptEnd_ATTEMPT_END_EXITED
 	endFailed   = sandboxhostv1.AttemptEnd_ATTEMPT_END_FAILED
 	endReboot   = sandboxhostv1.AttemptEnd_ATTEMPT_END_REBOOT
+	endHeld     = sandboxhostv1.AttemptEnd_ATTEMPT_END_HELD
 )
 
 // Kind says what a Decision asks for.
@@ -68,15 +69,18 @@ type Input struct {
 	Observed engine.Observed
 	// CutOff is true when the disconnect policy wants the sandbox stopped.
 	CutOff bool
-	// Hold is the reason why an attempt may not begin yet. Empty if it may.
-	Hold string
+	// Held is true while a hold applies: it is kept stopped whatever its wish says.
+	Held bool
+	// Wait is the reason why an attempt may not begin yet. Empty if it may.
+	Wait string
 	// BackoffOver is true when no back-off is going on.
 	BackoffOver bool
 	// ImagesReady is true when the images of this spec are known to be present.
 	ImagesReady bool
 	// Failed is true when a step of this attempt cannot succeed.
 	Failed bool
-	// GraceOver is true when the stop signal was sent a grace period ago.
+	// GraceOver is true when the stop signal was sent a grace period ago, or the
+	// deadline of a hold is over.
 	GraceOver bool
 	// Noted has the ids of containers whose exit this keeper wrote down.
 	Noted map[string]bool

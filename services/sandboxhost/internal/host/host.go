@@ -106,6 +106,9 @@ type Host struct {
 	started time.Duration // when Run began, on the boot clock; written before any keeper runs
 	renewed atomic.Int64  // boot time of the node's last authority; 0 is none in this boot
 
+	holds    atomic.Pointer[holds] // never nil; what is in it is not changed
+	holdings sync.Mutex            // held over the change of holds, in the journal too
+
 	mu      sync.Mutex // guards all below
 	open    bool       // adoption is done and Run goes on
 	keepers map[id.Sandbox]*keeper
@@ -124,7 +127,7 @@ func New(cfg Config, deps Deps) *Host {
 	if deps.NotReady == nil {
 		deps.NotReady = func(string) {}
 	}
-	return &Host{
+	h := &Host{
 		cfg:     cfg,
 		deps:    deps,
 		hub:     watch.New[id.Sandbox, *sandboxhostv1.SandboxState](),
@@ -133,6 +136,8 @@ func New(cfg Config, deps Deps) *Host {
 		names:   make(map[string]id.Sandbox),
 		tombs:   make(map[id.Sandbox]*sandboxhostv1.Tombstone),
 	}
+	h.holds.Store(&holds{})
+	return h
 }
 
 // Run adopts what is there, says ready, and keeps the sandboxes until ctx ends. It

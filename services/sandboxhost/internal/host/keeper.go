@@ -32,6 +32,7 @@ type keeper struct {
 	log  *slog.Logger
 	cut  atomic.Bool   // the disconnect policy has stopped it
 	look chan struct{} // observe again
+	held chan struct{} // the holds have changed
 	mail chan letter
 	done chan struct{} // closed when it has ended
 
@@ -43,6 +44,9 @@ type keeper struct {
 	fresh    bool // observed is newer than the last hint
 	life     lifeNotes
 	retry    retryNotes
+	trouble  string     // what failed last and is tried again
+	heard    uint64     // version of the holds that was acted on last
+	shown    shownNotes // what the hub has beside the record
 	progress chan string
 }
 
@@ -63,6 +67,7 @@ func newKeeper(h *Host, uid id.Sandbox, name string) *keeper {
 		host:     h,
 		log:      h.log().With(uid.Attr()),
 		look:     make(chan struct{}, 1),
+		held:     make(chan struct{}, 1),
 		mail:     make(chan letter, mailbox),
 		done:     make(chan struct{}),
 		life:     newLife(),
@@ -82,6 +87,14 @@ func (k *keeper) hint() {
 	}
 }
 
+// hintHeld says that the holds have changed.
+func (k *keeper) hintHeld() {
+	select {
+	case k.held <- struct{}{}:
+	default: // it will look at them anyway
+	}
+}
+
 // run is the life of a keeper: advance until at rest, wait, and again.
 func (k *keeper) run(ctx context.Context) {
 	defer close(k.done)
@@ -95,20 +108,22 @@ func (k *keeper) run(ctx context.Context) {
 func (k *keeper) advance(ctx context.Context) time.Duration {
 	for ctx.Err() == nil && !k.ended && k.rec != nil {
 		now := k.host.deps.Now()
+		k.hear()
 		if k.retry.at > now {
 			return k.retry.at - now
 		}
 		if !k.fresh && !k.observe(ctx) {
 			continue
 		}
-		if err := k.unhold(now); err != nil {
+		if err := k.bootWaitOver(now); err != nil {
 			k.troubled(ctx, engine.Action{}, err)
 			continue
 		}
 		d := Next(k.input(now))
 		if d.Kind == Rest {
-			k.retry = retryNotes{}
+			k.relieved()
 			k.explain(d.Reason)
+			k.reshow()
 			return k.restFor(now)
 		}
 		err := k.carryOut(ctx, d)
@@ -133,6 +148,7 @@ func (k *keeper) wait(ctx context.Context, limit time.Duration) {
 	case <-ctx.Done():
 	case l := <-k.mail:
 		k.read(l)
+	case <-k.held: // the next decision hears of it
 	case <-k.look:
 		k.fresh = false
 		if k.retry.blind { // somebody can see again
@@ -155,16 +171,18 @@ func (k *keeper) wait(ctx context.Context, limit time.Duration) {
 
 // input gathers what Next depends on.
 func (k *keeper) input(now time.Duration) Input {
+	held, holds := k.host.heldBy(k.rec.GetWish().GetManager())
 	return Input{
 		Record:      k.rec,
 		SpecHash:    k.hash,
 		Observed:    k.observed,
 		CutOff:      k.cutOff(now),
-		Hold:        k.hold(),
+		Held:        holds,
+		Wait:        k.waitsFor(),
 		BackoffOver: k.rec.GetNextAtBoottime() == nil || k.rec.GetNextAtBoottime().AsDuration() <= now,
 		ImagesReady: k.life.images,
 		Failed:      k.life.failure != nil,
-		GraceOver:   k.rec.GetStopSentBoottime() != nil && k.graceEnd() <= now,
+		GraceOver:   k.rec.GetStopSentBoottime() != nil && k.graceEnd() <= now || held.over(now),
 		Noted:       k.life.noted,
 		Signalled:   k.life.signalled,
 	}
@@ -188,7 +206,11 @@ func (k *keeper) restFor(now time.Duration) time.Duration {
 	if k.rec.GetStopSentBoottime() != nil && len(k.observed.Containers) > 0 {
 		until(k.graceEnd())
 	}
-	if len(k.life.signalled) > 0 && k.graceEnd() <= now {
+	held, _ := k.host.heldBy(k.rec.GetWish().GetManager())
+	if held.limited && len(k.observed.Containers) > 0 {
+		until(held.deadline)
+	}
+	if len(k.life.signalled) > 0 && (k.graceEnd() <= now || held.over(now)) {
 		until(now + killAgain)
 	}
 	if d, ok := k.cutOffAt(); ok {
@@ -226,9 +248,9 @@ func (k *keeper) waitsForCluster() bool {
 	return k.rec.GetWaitsForCluster()
 }
 
-// unhold lets a sandbox start after a reboot when there was no contact with the
+// bootWaitOver lets a sandbox start after a reboot when there was no contact with the
 // cluster for a while and its policy is to be kept.
-func (k *keeper) unhold(now time.Duration) error {
+func (k *keeper) bootWaitOver(now time.Duration) error {
 	keep := k.rec.GetWish().GetSpec().GetDisconnect().GetStopAfter() == nil
 	if !k.waitsForCluster() || !keep || now < k.host.quietSince()+k.host.cfg.BootHold {
 		return nil
@@ -236,8 +258,8 @@ func (k *keeper) unhold(now time.Duration) error {
 	return k.change(durable, func(r *sandboxhostv1.SandboxRecord) { r.WaitsForCluster = false })
 }
 
-// hold is the reason why an attempt may not begin.
-func (k *keeper) hold() string {
+// waitsFor is the reason why an attempt may not begin.
+func (k *keeper) waitsFor() string {
 	if k.waitsForCluster() {
 		return ReasonWaitingForCluster
 	}

@@ -71,7 +71,7 @@ func (k *keeper) read(l letter) {
 		a.err = k.forget(l.manager)
 	}
 	if a.err == nil && k.rec != nil {
-		a.state = stateOf(k.rec)
+		a.state = k.state()
 	}
 	if l.reply != nil {
 		l.reply <- a

@@ -31,6 +31,8 @@ type model struct {
 	images    bool
 	failed    bool
 	cutOff    bool
+	held      bool
+	deadline  bool // of the hold is over
 	graceOver bool
 	signalled map[string]syscall.Signal
 	noted     map[string]bool
@@ -88,8 +90,8 @@ func (m *model) step() (rested bool) {
 	m.t.Helper()
 	in := Input{
 		Record: m.rec, SpecHash: m.hash(m.rec.GetWish().GetSpec()), Observed: m.observe(),
-		CutOff: m.cutOff, BackoffOver: true, ImagesReady: m.images, Failed: m.failed,
-		GraceOver: m.graceOver, Noted: m.noted, Signalled: m.signalled,
+		CutOff: m.cutOff, Held: m.held, BackoffOver: true, ImagesReady: m.images, Failed: m.failed,
+		GraceOver: m.graceOver || m.held && m.deadline, Noted: m.noted, Signalled: m.signalled,
 	}
 	before := proto.CloneOf(m.rec)
 	d := Next(in)
@@ -122,6 +124,9 @@ func (m *model) step() (rested bool) {
 }
 
 func (m *model) do(a engine.Action) {
+	if m.held && bringsUp(a.Step) {
+		m.t.Fatalf("%s is done under a hold\n%s", a.Step, m.story())
+	}
 	if a.Step == engine.StepCreate {
 		for _, c := range m.observe().Containers {
 			if c.State == engine.Running && c.Note.GetContainer() == a.Container {
@@ -209,7 +214,7 @@ func (m *model) alive() int {
 // disturb does something that may happen at any time.
 func (m *model) disturb(r *rand.Rand) {
 	name := string(rune('a' + r.IntN(3)))
-	switch r.IntN(9) {
+	switch r.IntN(10) {
 	case 0:
 		_ = m.engine.End(m.uid, name, engine.Exit{Code: uint32(r.IntN(2))}) // may not run
 	case 1:
@@ -232,11 +237,17 @@ func (m *model) disturb(r *rand.Rand) {
 	case 7: // somebody tidies interfaces up
 		m.engine.Detach(m.uid)
 	case 8: // reboot
-		m.engine.Reboot()
-		m.forgetLife()
-		m.boot += "+"
-		m.restart()
+		m.reboot()
+	case 9: // a hold is placed or lifted
+		m.held, m.deadline = !m.held, r.IntN(3) == 0
 	}
+}
+
+func (m *model) reboot() {
+	m.engine.Reboot()
+	m.forgetLife()
+	m.boot += "+"
+	m.restart()
 }
 
 func (m *model) restart() {

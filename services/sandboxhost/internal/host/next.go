@@ -23,7 +23,8 @@ import (
 //
 // When a container ends by itself and the restart policy says restart, the others
 // are stopped and a new attempt begins after a back-off; else the others go on
-// until all have ended. The wish for another spec ends an attempt as well.
+// until all have ended. The wish for another spec ends an attempt as well, and so
+// does a hold, under which no other begins.
 func Next(in Input) Decision {
 	if slices.ContainsFunc(in.Observed.Containers, unreadable) {
 		return Decision{Reason: ReasonUnreadable}
@@ -53,6 +54,8 @@ func (in Input) mustEnd() (sandboxhostv1.AttemptEnd, string) {
 		return endAsked, ReasonStopped
 	case in.CutOff:
 		return endAsked, ReasonDisconnected
+	case in.Held:
+		return endHeld, ReasonHeld
 	case in.Record.GetAttemptSpecHash() != in.SpecHash:
 		return endReplaced, ReasonReplaced
 	case in.Failed:
@@ -70,8 +73,8 @@ func (in Input) bringUp() Decision {
 	phase := in.Record.GetStatus().GetPhase()
 	if phase < preparing {
 		switch {
-		case in.Hold != "":
-			return Decision{Reason: in.Hold}
+		case in.Wait != "":
+			return Decision{Reason: in.Wait}
 		case !in.BackoffOver:
 			return Decision{Reason: ReasonBackoff}
 		}
@@ -85,8 +88,8 @@ func (in Input) bringUp() Decision {
 		return act(engine.StepNetwork)
 	case !missing:
 		return Decision{}
-	case in.Hold != "": // adopted in a later phase than it waits in
-		return Decision{Reason: in.Hold}
+	case in.Wait != "": // adopted in a later phase than it waits in
+		return Decision{Reason: in.Wait}
 	case !in.ImagesReady:
 		return act(engine.StepImages)
 	case !in.Observed.Namespaces:
@@ -171,7 +174,7 @@ func (in Input) clear(containers []engine.Container) Decision {
 // again says whether another attempt follows this one, and whether after a
 // back-off.
 func (in Input) again() (again, backoff bool) {
-	wanted := !in.Record.GetRemoving() && !in.CutOff &&
+	wanted := !in.Record.GetRemoving() && !in.CutOff && !in.Held &&
 		in.Record.GetWish().GetSpec().GetDesired() == resourcev1.DesiredState_DESIRED_STATE_RUNNING
 	never := policy(in.Record) == resourcev1.RestartPolicy_RESTART_POLICY_NEVER
 	switch end := in.Record.GetEnd(); {
@@ -179,7 +182,7 @@ func (in Input) again() (again, backoff bool) {
 		return false, false
 	case in.Record.GetAttemptSpecHash() != in.SpecHash, end == endAsked, end == endReplaced:
 		return true, false
-	case end == endReboot:
+	case end == endReboot, end == endHeld:
 		return !never || !anyStarted(in.Record), false
 	case end == endFailed:
 		return !never, true
@@ -190,7 +193,8 @@ func (in Input) again() (again, backoff bool) {
 // result is the last phase of an attempt.
 func (in Input) result() resourcev1.SandboxPhase {
 	end := in.Record.GetEnd()
-	if end == endAsked || end == endReplaced || end == endExited && !anyFailed(in.Record) {
+	switch {
+	case end == endAsked, end == endReplaced, end == endHeld, end == endExited && !anyFailed(in.Record):
 		return stopped
 	}
 	return failed

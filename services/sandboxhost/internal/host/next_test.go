@@ -96,6 +96,60 @@ func TestNext_Life(t *testing.T) {
 			m.settle()
 			m.cutOff = false
 		}, 2, running, "", 1},
+		{"held", specOf(always, sleep(), sleep()), func(m *model) { m.held = true }, 1, stopped, ReasonHeld, 0},
+		{"held by force", specOf(always, command(mem.CommandIgnoreTerm), sleep()), func(m *model) { m.held = true }, 1, stopped, ReasonHeld, 0},
+		{"held and let go", specOf(always, sleep()), func(m *model) {
+			m.held = true
+			m.settle()
+			m.held = false
+		}, 2, running, "", 1},
+		{"held over a reboot and let go", specOf(always, sleep()), func(m *model) {
+			m.held = true
+			m.settle()
+			m.reboot()
+			m.settle()
+			if m.alive() != 0 || m.rec.GetStatus().GetAttempt() != 1 {
+				t.Errorf("it runs after a reboot although it is held\n%s", m.story())
+			}
+			m.held = false
+		}, 2, running, "", 1},
+		{"let go while it is being stopped", specOf(always, command(mem.CommandIgnoreTerm)), func(m *model) {
+			m.held = true
+			m.step()
+			m.step()
+			m.held = false
+		}, 2, running, "", 1},
+		{"held, and must not run twice", specOf(never, sleep()), func(m *model) {
+			m.held = true
+			m.settle()
+			m.held = false
+		}, 1, stopped, ReasonHeld, 0},
+		{"held, must not run twice, and is started by hand", specOf(never, sleep()), func(m *model) {
+			m.held = true
+			m.settle()
+			m.held = false
+			m.wish(stop)
+			m.wish(start)
+		}, 2, running, "", 1},
+		{"ended before it was held", specOf(never, exit("3")), func(m *model) {
+			m.held = true
+			m.settle()
+			m.held = false
+		}, 1, failed, ReasonExited, 0},
+		{"another spec while held", specOf(never, sleep()), func(m *model) {
+			m.held = true
+			m.settle()
+			m.wish(func(s *resourcev1.SandboxSpec) { s.Hostname = "other" })
+			m.settle()
+			m.held = false
+		}, 2, running, "", 1},
+		{"stopped while held", specOf(always, sleep()), func(m *model) {
+			m.held = true
+			m.settle()
+			m.wish(stop)
+			m.settle()
+			m.held = false
+		}, 1, stopped, ReasonHeld, 0},
 		{"interface taken away", specOf(always, sleep()), func(m *model) { m.engine.Detach(m.uid) }, 1, running, "", 1},
 		{"unreadable", specOf(always, sleep()), func(m *model) {
 			m.engine.Garble(m.uid, "a")
@@ -135,7 +189,14 @@ func TestNext_ComesToRest(t *testing.T) {
 				m.disturb(r)
 			}
 		}
-		m.cutOff = false
+		m.cutOff, m.held = false, true
+		m.settle()
+		if o := m.observe(); !dead(m.rec.GetStatus()) || !o.Empty() || m.alive() > 0 {
+			t.Fatalf("seed %d: held, but %+v is left\n%s", seed, o, m.story())
+		}
+		m.held = r.IntN(2) == 0
+		m.settle()
+		m.held = false
 		m.settle()
 		s := m.rec.GetStatus()
 		wanted := m.rec.GetWish().GetSpec().GetDesired() == resourcev1.DesiredState_DESIRED_STATE_RUNNING

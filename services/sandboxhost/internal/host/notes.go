@@ -24,6 +24,7 @@ const (
 
 	bucketRecords = "sandboxes"
 	bucketTombs   = "tombstones"
+	bucketHolds   = "holds"
 	bucketHost    = "host"
 	keyStarts     = "starts"
 )
@@ -35,6 +36,7 @@ const seqBits = 20
 type loaded struct {
 	records map[id.Sandbox]*sandboxhostv1.SandboxRecord
 	tombs   map[id.Sandbox]*sandboxhostv1.Tombstone
+	holds   []*sandboxhostv1.Hold
 	starts  uint64
 }
 
@@ -54,6 +56,10 @@ func load(j notes) (loaded, error) {
 			}),
 			journal.ForEachProto(tx, bucketTombs, func(uid string, t *sandboxhostv1.Tombstone) error {
 				l.tombs[id.Sandbox(uid)] = t
+				return nil
+			}),
+			journal.ForEachProto(tx, bucketHolds, func(_ string, hold *sandboxhostv1.Hold) error {
+				l.holds = append(l.holds, hold)
 				return nil
 			}))
 	})

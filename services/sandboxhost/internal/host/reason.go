@@ -17,6 +17,8 @@ const (
 	ReasonStopped = "STOPPED_AS_ASKED"
 	// ReasonDisconnected: its disconnect policy ran out.
 	ReasonDisconnected = "DISCONNECTED"
+	// ReasonHeld: a hold applies to it.
+	ReasonHeld = "HELD"
 	// ReasonReplaced: the wish has another spec.
 	ReasonReplaced = "SPEC_REPLACED"
 	// ReasonReboot: the machine was started anew.
@@ -45,6 +47,7 @@ var sentences = map[string]string{
 	ReasonRemoved:           "the sandbox is being removed",
 	ReasonStopped:           "the spec asks for it",
 	ReasonDisconnected:      "the node has had no session at the coordinator for longer than the disconnect policy allows",
+	ReasonHeld:              "the node keeps its sandboxes stopped",
 	ReasonReplaced:          "the spec was changed",
 	ReasonReboot:            "the node was started anew",
 	ReasonNamespacesLost:    "the namespaces of the sandbox went away",

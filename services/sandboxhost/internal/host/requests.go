@@ -172,6 +172,6 @@ func (h *Host) drop(k *keeper, tomb *sandboxhostv1.Tombstone) {
 		h.tombs[k.uid] = tomb
 	}
 	if k.rec != nil {
-		h.hub.Delete(k.uid, stateOf(k.rec))
+		h.hub.Delete(k.uid, k.state())
 	}
 }

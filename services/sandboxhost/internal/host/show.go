@@ -73,12 +73,40 @@ func (k *keeper) publish(next *sandboxhostv1.SandboxRecord) {
 			logging.Reason(is.GetReason()))
 	}
 	k.rec = next
-	k.host.hub.Set(k.uid, stateOf(next))
+	state := k.state()
+	k.shown = shownNotes{held: state.GetHeld(), trouble: state.GetTrouble()}
+	k.host.hub.Set(k.uid, state)
 }
 
-// stateOf is what the API shows of a record. It shares the record's parts.
-func stateOf(r *sandboxhostv1.SandboxRecord) *sandboxhostv1.SandboxState {
+// shownNotes are the parts of a state that are not in the record.
+type shownNotes struct {
+	held    bool
+	trouble string
+}
+
+// reshow shows the state again if what is not in the record has changed.
+func (k *keeper) reshow() {
+	if k.rec == nil || k.ended {
+		return
+	}
+	_, held := k.host.heldBy(k.rec.GetWish().GetManager())
+	if (shownNotes{held: held, trouble: k.trouble}) != k.shown {
+		k.publish(k.rec)
+	}
+}
+
+// relieved forgets what failed, since it does not any more.
+func (k *keeper) relieved() { k.retry, k.trouble = retryNotes{}, "" }
+
+// state is what the API shows of the keeper's sandbox. It shares parts of the
+// record.
+func (k *keeper) state() *sandboxhostv1.SandboxState {
+	r := k.rec
+	_, held := k.host.heldBy(r.GetWish().GetManager())
 	return &sandboxhostv1.SandboxState{
+		Held:       held,
+		Dead:       dead(r.GetStatus()),
+		Trouble:    k.trouble,
 		Uid:        r.GetWish().GetUid(),
 		Name:       r.GetWish().GetName(),
 		Manager:    r.GetWish().GetManager(),
@@ -89,4 +117,11 @@ func stateOf(r *sandboxhostv1.SandboxRecord) *sandboxhostv1.SandboxState {
 		AcceptedAt: r.GetWish().GetAcceptedAt(),
 		Position:   r.GetWish().GetPosition(),
 	}
+}
+
+// dead says whether no process of a sandbox is there and none is on its way. Its last
+// phases are entered only once nothing was seen to be left; a container that
+// cannot be read may run all the same.
+func dead(s *resourcev1.SandboxStatus) bool {
+	return s.GetTornDownAt() != nil || s.GetPhase() >= stopped && s.GetReason() != ReasonUnreadable
 }

@@ -10,8 +10,10 @@
 package presencev1
 
 import (
+	_ "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	_ "staddle.internal/proto/gen/staddle/options/v1"
@@ -26,6 +28,126 @@ const (
 	// Verify that runtime/protoimpl is sufficiently up-to-date.
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
+
+// DrainScope says which sandboxes are drained.
+type DrainScope int32
+
+const (
+	// In a request: DRAIN_SCOPE_ALL.
+	DrainScope_DRAIN_SCOPE_UNSPECIFIED DrainScope = 0
+	// Every sandbox of the node.
+	DrainScope_DRAIN_SCOPE_ALL DrainScope = 1
+	// Sandboxes that the cluster placed there; those made on the node go on.
+	DrainScope_DRAIN_SCOPE_CLUSTER DrainScope = 2
+)
+
+// Enum value maps for DrainScope.
+var (
+	DrainScope_name = map[int32]string{
+		0: "DRAIN_SCOPE_UNSPECIFIED",
+		1: "DRAIN_SCOPE_ALL",
+		2: "DRAIN_SCOPE_CLUSTER",
+	}
+	DrainScope_value = map[string]int32{
+		"DRAIN_SCOPE_UNSPECIFIED": 0,
+		"DRAIN_SCOPE_ALL":         1,
+		"DRAIN_SCOPE_CLUSTER":     2,
+	}
+)
+
+func (x DrainScope) Enum() *DrainScope {
+	p := new(DrainScope)
+	*p = x
+	return p
+}
+
+func (x DrainScope) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (DrainScope) Descriptor() protoreflect.EnumDescriptor {
+	return file_staddle_presence_v1_presence_proto_enumTypes[0].Descriptor()
+}
+
+func (DrainScope) Type() protoreflect.EnumType {
+	return &file_staddle_presence_v1_presence_proto_enumTypes[0]
+}
+
+func (x DrainScope) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use DrainScope.Descriptor instead.
+func (DrainScope) EnumDescriptor() ([]byte, []int) {
+	return file_staddle_presence_v1_presence_proto_rawDescGZIP(), []int{0}
+}
+
+// DrainStep is how far a drain is. It may go back, when sandboxhost is away or a
+// sandbox is accepted meanwhile.
+type DrainStep int32
+
+const (
+	// Never sent.
+	DrainStep_DRAIN_STEP_UNSPECIFIED DrainStep = 0
+	// The cluster is being told that the node is cordoned. This is not waited for
+	// longer than a few seconds.
+	DrainStep_DRAIN_STEP_CORDONING DrainStep = 1
+	// The hold does not stand yet, or nobody can be asked how the sandboxes are.
+	DrainStep_DRAIN_STEP_HOLDING DrainStep = 2
+	// Sandboxes are being ended.
+	DrainStep_DRAIN_STEP_STOPPING DrainStep = 3
+	// All are dead; disks are being unmounted.
+	DrainStep_DRAIN_STEP_UNMOUNTING DrainStep = 4
+	// All are dead and no disk of theirs is mounted: a fact.
+	DrainStep_DRAIN_STEP_DONE DrainStep = 5
+)
+
+// Enum value maps for DrainStep.
+var (
+	DrainStep_name = map[int32]string{
+		0: "DRAIN_STEP_UNSPECIFIED",
+		1: "DRAIN_STEP_CORDONING",
+		2: "DRAIN_STEP_HOLDING",
+		3: "DRAIN_STEP_STOPPING",
+		4: "DRAIN_STEP_UNMOUNTING",
+		5: "DRAIN_STEP_DONE",
+	}
+	DrainStep_value = map[string]int32{
+		"DRAIN_STEP_UNSPECIFIED": 0,
+		"DRAIN_STEP_CORDONING":   1,
+		"DRAIN_STEP_HOLDING":     2,
+		"DRAIN_STEP_STOPPING":    3,
+		"DRAIN_STEP_UNMOUNTING":  4,
+		"DRAIN_STEP_DONE":        5,
+	}
+)
+
+func (x DrainStep) Enum() *DrainStep {
+	p := new(DrainStep)
+	*p = x
+	return p
+}
+
+func (x DrainStep) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (DrainStep) Descriptor() protoreflect.EnumDescriptor {
+	return file_staddle_presence_v1_presence_proto_enumTypes[1].Descriptor()
+}
+
+func (DrainStep) Type() protoreflect.EnumType {
+	return &file_staddle_presence_v1_presence_proto_enumTypes[1]
+}
+
+func (x DrainStep) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use DrainStep.Descriptor instead.
+func (DrainStep) EnumDescriptor() ([]byte, []int) {
+	return file_staddle_presence_v1_presence_proto_rawDescGZIP(), []int{1}
+}
 
 // Presence is what the cluster is told of the node.
 type Presence struct {
@@ -42,7 +164,10 @@ type Presence struct {
 	// When the node was READY for the first time. Unset means never.
 	RegisteredAt *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=registered_at,json=registeredAt,proto3" json:"registered_at,omitempty"`
 	// Uid of the node's record. Empty before the first session.
-	NodeUid       string `protobuf:"bytes,6,opt,name=node_uid,json=nodeUid,proto3" json:"node_uid,omitempty"`
+	NodeUid string `protobuf:"bytes,6,opt,name=node_uid,json=nodeUid,proto3" json:"node_uid,omitempty"`
+	// Whether it was taken out of use by hand. Cordoned on the node itself: what the
+	// operator says in the node's record is not repeated here.
+	Admission     *Admission `protobuf:"bytes,7,opt,name=admission,proto3" json:"admission,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -119,6 +244,615 @@ func (x *Presence) GetNodeUid() string {
 	return ""
 }
 
+func (x *Presence) GetAdmission() *Admission {
+	if x != nil {
+		return x.Admission
+	}
+	return nil
+}
+
+// Admission is what was asked for with Cordon, Uncordon and Drain, and how far it is.
+type Admission struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// True: no new sandbox is placed on the node.
+	Cordoned bool `protobuf:"varint,1,opt,name=cordoned,proto3" json:"cordoned,omitempty"`
+	// When it was cordoned first, by the node's wall clock. Unset while it is not.
+	CordonedAt *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=cordoned_at,json=cordonedAt,proto3" json:"cordoned_at,omitempty"`
+	// Why, in words of who asked for it. Empty when that was not said.
+	CordonReason string `protobuf:"bytes,3,opt,name=cordon_reason,json=cordonReason,proto3" json:"cordon_reason,omitempty"`
+	// True while a hold stands at sandboxhost: sandboxes are kept stopped.
+	Holding bool `protobuf:"varint,4,opt,name=holding,proto3" json:"holding,omitempty"`
+	// How far the drain is. Unset while there is none; it stays after it is done,
+	// until Uncordon.
+	Drain *DrainProgress `protobuf:"bytes,5,opt,name=drain,proto3" json:"drain,omitempty"`
+	// The same for a shutdown of the machine.
+	Shutdown      *DrainProgress `protobuf:"bytes,6,opt,name=shutdown,proto3" json:"shutdown,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Admission) Reset() {
+	*x = Admission{}
+	mi := &file_staddle_presence_v1_presence_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Admission) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Admission) ProtoMessage() {}
+
+func (x *Admission) ProtoReflect() protoreflect.Message {
+	mi := &file_staddle_presence_v1_presence_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Admission.ProtoReflect.Descriptor instead.
+func (*Admission) Descriptor() ([]byte, []int) {
+	return file_staddle_presence_v1_presence_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Admission) GetCordoned() bool {
+	if x != nil {
+		return x.Cordoned
+	}
+	return false
+}
+
+func (x *Admission) GetCordonedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.CordonedAt
+	}
+	return nil
+}
+
+func (x *Admission) GetCordonReason() string {
+	if x != nil {
+		return x.CordonReason
+	}
+	return ""
+}
+
+func (x *Admission) GetHolding() bool {
+	if x != nil {
+		return x.Holding
+	}
+	return false
+}
+
+func (x *Admission) GetDrain() *DrainProgress {
+	if x != nil {
+		return x.Drain
+	}
+	return nil
+}
+
+func (x *Admission) GetShutdown() *DrainProgress {
+	if x != nil {
+		return x.Shutdown
+	}
+	return nil
+}
+
+// DrainProgress is how far a drain is.
+type DrainProgress struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How far.
+	Step DrainStep `protobuf:"varint,1,opt,name=step,proto3,enum=staddle.presence.v1.DrainStep" json:"step,omitempty"`
+	// Which sandboxes.
+	Scope DrainScope `protobuf:"varint,2,opt,name=scope,proto3,enum=staddle.presence.v1.DrainScope" json:"scope,omitempty"`
+	// When it was asked for first, by the node's wall clock.
+	BeganAt *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=began_at,json=beganAt,proto3" json:"began_at,omitempty"`
+	// When what still lives is killed, by the node's wall clock as it was when that
+	// was asked for. Unset means never, and after a reboot.
+	DeadlineAt *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=deadline_at,json=deadlineAt,proto3" json:"deadline_at,omitempty"`
+	// Sandboxes in scope.
+	Sandboxes uint32 `protobuf:"varint,5,opt,name=sandboxes,proto3" json:"sandboxes,omitempty"`
+	// Those of them that are dead: a fact.
+	Dead uint32 `protobuf:"varint,6,opt,name=dead,proto3" json:"dead,omitempty"`
+	// Disks of them that are still mounted.
+	Disks uint32 `protobuf:"varint,7,opt,name=disks,proto3" json:"disks,omitempty"`
+	// Those that are not dead, ordered by name; the first 100.
+	Waiting []*DrainSandbox `protobuf:"bytes,8,rep,name=waiting,proto3" json:"waiting,omitempty"`
+	// What could not be done in order for each sandbox, also for those that are dead
+	// now; at most 100. It is kept while presence runs.
+	Troubles []*DrainSandbox `protobuf:"bytes,9,rep,name=troubles,proto3" json:"troubles,omitempty"`
+	// What is waited for, in one sentence. Empty when it is done.
+	WaitingFor    string `protobuf:"bytes,10,opt,name=waiting_for,json=waitingFor,proto3" json:"waiting_for,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DrainProgress) Reset() {
+	*x = DrainProgress{}
+	mi := &file_staddle_presence_v1_presence_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DrainProgress) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DrainProgress) ProtoMessage() {}
+
+func (x *DrainProgress) ProtoReflect() protoreflect.Message {
+	mi := &file_staddle_presence_v1_presence_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DrainProgress.ProtoReflect.Descriptor instead.
+func (*DrainProgress) Descriptor() ([]byte, []int) {
+	return file_staddle_presence_v1_presence_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *DrainProgress) GetStep() DrainStep {
+	if x != nil {
+		return x.Step
+	}
+	return DrainStep_DRAIN_STEP_UNSPECIFIED
+}
+
+func (x *DrainProgress) GetScope() DrainScope {
+	if x != nil {
+		return x.Scope
+	}
+	return DrainScope_DRAIN_SCOPE_UNSPECIFIED
+}
+
+func (x *DrainProgress) GetBeganAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.BeganAt
+	}
+	return nil
+}
+
+func (x *DrainProgress) GetDeadlineAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.DeadlineAt
+	}
+	return nil
+}
+
+func (x *DrainProgress) GetSandboxes() uint32 {
+	if x != nil {
+		return x.Sandboxes
+	}
+	return 0
+}
+
+func (x *DrainProgress) GetDead() uint32 {
+	if x != nil {
+		return x.Dead
+	}
+	return 0
+}
+
+func (x *DrainProgress) GetDisks() uint32 {
+	if x != nil {
+		return x.Disks
+	}
+	return 0
+}
+
+func (x *DrainProgress) GetWaiting() []*DrainSandbox {
+	if x != nil {
+		return x.Waiting
+	}
+	return nil
+}
+
+func (x *DrainProgress) GetTroubles() []*DrainSandbox {
+	if x != nil {
+		return x.Troubles
+	}
+	return nil
+}
+
+func (x *DrainProgress) GetWaitingFor() string {
+	if x != nil {
+		return x.WaitingFor
+	}
+	return ""
+}
+
+// DrainSandbox is one sandbox of a drain.
+type DrainSandbox struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its uid.
+	Uid string `protobuf:"bytes,1,opt,name=uid,proto3" json:"uid,omitempty"`
+	// Its name.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// Its manager: "cluster" or "local".
+	Manager string `protobuf:"bytes,3,opt,name=manager,proto3" json:"manager,omitempty"`
+	// Its phase.
+	Phase v1.SandboxPhase `protobuf:"varint,4,opt,name=phase,proto3,enum=staddle.resource.v1.SandboxPhase" json:"phase,omitempty"`
+	// What could not be done for it last, in one sentence; or else why it is in this
+	// phase. Empty when there is nothing to say.
+	Message       string `protobuf:"bytes,5,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DrainSandbox) Reset() {
+	*x = DrainSandbox{}
+	mi := &file_staddle_presence_v1_presence_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DrainSandbox) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DrainSandbox) ProtoMessage() {}
+
+func (x *DrainSandbox) ProtoReflect() protoreflect.Message {
+	mi := &file_staddle_presence_v1_presence_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DrainSandbox.ProtoReflect.Descriptor instead.
+func (*DrainSandbox) Descriptor() ([]byte, []int) {
+	return file_staddle_presence_v1_presence_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *DrainSandbox) GetUid() string {
+	if x != nil {
+		return x.Uid
+	}
+	return ""
+}
+
+func (x *DrainSandbox) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *DrainSandbox) GetManager() string {
+	if x != nil {
+		return x.Manager
+	}
+	return ""
+}
+
+func (x *DrainSandbox) GetPhase() v1.SandboxPhase {
+	if x != nil {
+		return x.Phase
+	}
+	return v1.SandboxPhase(0)
+}
+
+func (x *DrainSandbox) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+// CordonRequest asks for a cordon.
+type CordonRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Why, for people; at most 256 bytes. May be empty.
+	Reason        string `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CordonRequest) Reset() {
+	*x = CordonRequest{}
+	mi := &file_staddle_presence_v1_presence_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CordonRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CordonRequest) ProtoMessage() {}
+
+func (x *CordonRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_staddle_presence_v1_presence_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CordonRequest.ProtoReflect.Descriptor instead.
+func (*CordonRequest) Descriptor() ([]byte, []int) {
+	return file_staddle_presence_v1_presence_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *CordonRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+// CordonResponse says that the node is cordoned.
+type CordonResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How it is now.
+	Admission     *Admission `protobuf:"bytes,1,opt,name=admission,proto3" json:"admission,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CordonResponse) Reset() {
+	*x = CordonResponse{}
+	mi := &file_staddle_presence_v1_presence_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CordonResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CordonResponse) ProtoMessage() {}
+
+func (x *CordonResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_staddle_presence_v1_presence_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CordonResponse.ProtoReflect.Descriptor instead.
+func (*CordonResponse) Descriptor() ([]byte, []int) {
+	return file_staddle_presence_v1_presence_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *CordonResponse) GetAdmission() *Admission {
+	if x != nil {
+		return x.Admission
+	}
+	return nil
+}
+
+// UncordonRequest ends cordon and drain.
+type UncordonRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UncordonRequest) Reset() {
+	*x = UncordonRequest{}
+	mi := &file_staddle_presence_v1_presence_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UncordonRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UncordonRequest) ProtoMessage() {}
+
+func (x *UncordonRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_staddle_presence_v1_presence_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UncordonRequest.ProtoReflect.Descriptor instead.
+func (*UncordonRequest) Descriptor() ([]byte, []int) {
+	return file_staddle_presence_v1_presence_proto_rawDescGZIP(), []int{6}
+}
+
+// UncordonResponse says that the node may be given work again.
+type UncordonResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How it is now. holding may still be true: the holds are lifted as soon as
+	// sandboxhost is there.
+	Admission     *Admission `protobuf:"bytes,1,opt,name=admission,proto3" json:"admission,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UncordonResponse) Reset() {
+	*x = UncordonResponse{}
+	mi := &file_staddle_presence_v1_presence_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UncordonResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UncordonResponse) ProtoMessage() {}
+
+func (x *UncordonResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_staddle_presence_v1_presence_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UncordonResponse.ProtoReflect.Descriptor instead.
+func (*UncordonResponse) Descriptor() ([]byte, []int) {
+	return file_staddle_presence_v1_presence_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *UncordonResponse) GetAdmission() *Admission {
+	if x != nil {
+		return x.Admission
+	}
+	return nil
+}
+
+// DrainRequest asks for a drain.
+type DrainRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Which sandboxes.
+	Scope DrainScope `protobuf:"varint,1,opt,name=scope,proto3,enum=staddle.presence.v1.DrainScope" json:"scope,omitempty"`
+	// How long from now sandboxes may take to end; those that still live then are
+	// killed whatever their grace period. Unset means that only their own grace periods
+	// count; 0 s kills at once; at most 7 days.
+	KillAfter *durationpb.Duration `protobuf:"bytes,2,opt,name=kill_after,json=killAfter,proto3" json:"kill_after,omitempty"`
+	// True: the machine is about to be shut down. The hold ends with this boot and the
+	// node is not cordoned; it says that it is not ready instead.
+	Shutdown bool `protobuf:"varint,3,opt,name=shutdown,proto3" json:"shutdown,omitempty"`
+	// Why, for people; at most 256 bytes. May be empty.
+	Reason        string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DrainRequest) Reset() {
+	*x = DrainRequest{}
+	mi := &file_staddle_presence_v1_presence_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DrainRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DrainRequest) ProtoMessage() {}
+
+func (x *DrainRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_staddle_presence_v1_presence_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DrainRequest.ProtoReflect.Descriptor instead.
+func (*DrainRequest) Descriptor() ([]byte, []int) {
+	return file_staddle_presence_v1_presence_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *DrainRequest) GetScope() DrainScope {
+	if x != nil {
+		return x.Scope
+	}
+	return DrainScope_DRAIN_SCOPE_UNSPECIFIED
+}
+
+func (x *DrainRequest) GetKillAfter() *durationpb.Duration {
+	if x != nil {
+		return x.KillAfter
+	}
+	return nil
+}
+
+func (x *DrainRequest) GetShutdown() bool {
+	if x != nil {
+		return x.Shutdown
+	}
+	return false
+}
+
+func (x *DrainRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+// DrainResponse is how far the drain is at one moment.
+type DrainResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How far.
+	Progress      *DrainProgress `protobuf:"bytes,1,opt,name=progress,proto3" json:"progress,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DrainResponse) Reset() {
+	*x = DrainResponse{}
+	mi := &file_staddle_presence_v1_presence_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DrainResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DrainResponse) ProtoMessage() {}
+
+func (x *DrainResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_staddle_presence_v1_presence_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DrainResponse.ProtoReflect.Descriptor instead.
+func (*DrainResponse) Descriptor() ([]byte, []int) {
+	return file_staddle_presence_v1_presence_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *DrainResponse) GetProgress() *DrainProgress {
+	if x != nil {
+		return x.Progress
+	}
+	return nil
+}
+
 // GetPresenceRequest asks for the presence.
 type GetPresenceRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -128,7 +862,7 @@ type GetPresenceRequest struct {
 
 func (x *GetPresenceRequest) Reset() {
 	*x = GetPresenceRequest{}
-	mi := &file_staddle_presence_v1_presence_proto_msgTypes[1]
+	mi := &file_staddle_presence_v1_presence_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -140,7 +874,7 @@ func (x *GetPresenceRequest) String() string {
 func (*GetPresenceRequest) ProtoMessage() {}
 
 func (x *GetPresenceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_staddle_presence_v1_presence_proto_msgTypes[1]
+	mi := &file_staddle_presence_v1_presence_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -153,7 +887,7 @@ func (x *GetPresenceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPresenceRequest.ProtoReflect.Descriptor instead.
 func (*GetPresenceRequest) Descriptor() ([]byte, []int) {
-	return file_staddle_presence_v1_presence_proto_rawDescGZIP(), []int{1}
+	return file_staddle_presence_v1_presence_proto_rawDescGZIP(), []int{10}
 }
 
 // GetPresenceResponse is the presence.
@@ -167,7 +901,7 @@ type GetPresenceResponse struct {
 
 func (x *GetPresenceResponse) Reset() {
 	*x = GetPresenceResponse{}
-	mi := &file_staddle_presence_v1_presence_proto_msgTypes[2]
+	mi := &file_staddle_presence_v1_presence_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -179,7 +913,7 @@ func (x *GetPresenceResponse) String() string {
 func (*GetPresenceResponse) ProtoMessage() {}
 
 func (x *GetPresenceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_staddle_presence_v1_presence_proto_msgTypes[2]
+	mi := &file_staddle_presence_v1_presence_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -192,7 +926,7 @@ func (x *GetPresenceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPresenceResponse.ProtoReflect.Descriptor instead.
 func (*GetPresenceResponse) Descriptor() ([]byte, []int) {
-	return file_staddle_presence_v1_presence_proto_rawDescGZIP(), []int{2}
+	return file_staddle_presence_v1_presence_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *GetPresenceResponse) GetPresence() *Presence {
@@ -211,7 +945,7 @@ type WatchPresenceRequest struct {
 
 func (x *WatchPresenceRequest) Reset() {
 	*x = WatchPresenceRequest{}
-	mi := &file_staddle_presence_v1_presence_proto_msgTypes[3]
+	mi := &file_staddle_presence_v1_presence_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -223,7 +957,7 @@ func (x *WatchPresenceRequest) String() string {
 func (*WatchPresenceRequest) ProtoMessage() {}
 
 func (x *WatchPresenceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_staddle_presence_v1_presence_proto_msgTypes[3]
+	mi := &file_staddle_presence_v1_presence_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -236,7 +970,7 @@ func (x *WatchPresenceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchPresenceRequest.ProtoReflect.Descriptor instead.
 func (*WatchPresenceRequest) Descriptor() ([]byte, []int) {
-	return file_staddle_presence_v1_presence_proto_rawDescGZIP(), []int{3}
+	return file_staddle_presence_v1_presence_proto_rawDescGZIP(), []int{12}
 }
 
 // WatchPresenceResponse is the presence at one moment.
@@ -250,7 +984,7 @@ type WatchPresenceResponse struct {
 
 func (x *WatchPresenceResponse) Reset() {
 	*x = WatchPresenceResponse{}
-	mi := &file_staddle_presence_v1_presence_proto_msgTypes[4]
+	mi := &file_staddle_presence_v1_presence_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -262,7 +996,7 @@ func (x *WatchPresenceResponse) String() string {
 func (*WatchPresenceResponse) ProtoMessage() {}
 
 func (x *WatchPresenceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_staddle_presence_v1_presence_proto_msgTypes[4]
+	mi := &file_staddle_presence_v1_presence_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -275,7 +1009,7 @@ func (x *WatchPresenceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchPresenceResponse.ProtoReflect.Descriptor instead.
 func (*WatchPresenceResponse) Descriptor() ([]byte, []int) {
-	return file_staddle_presence_v1_presence_proto_rawDescGZIP(), []int{4}
+	return file_staddle_presence_v1_presence_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *WatchPresenceResponse) GetPresence() *Presence {
@@ -289,7 +1023,7 @@ var File_staddle_presence_v1_presence_proto protoreflect.FileDescriptor
 
 const file_staddle_presence_v1_presence_proto_rawDesc = "" +
 	"\n" +
-	"\"staddle/presence/v1/presence.proto\x12\x13staddle.presence.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a staddle/options/v1/options.proto\x1a\x1estaddle/resource/v1/node.proto\"\x96\x02\n" +
+	"\"staddle/presence/v1/presence.proto\x12\x13staddle.presence.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a staddle/options/v1/options.proto\x1a\x1estaddle/resource/v1/node.proto\x1a!staddle/resource/v1/sandbox.proto\"\xd4\x02\n" +
 	"\bPresence\x12\x14\n" +
 	"\x05ready\x18\x01 \x01(\bR\x05ready\x12>\n" +
 	"\n" +
@@ -300,18 +1034,80 @@ const file_staddle_presence_v1_presence_proto_rawDesc = "" +
 	"\n" +
 	"renewed_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\trenewedAt\x12?\n" +
 	"\rregistered_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\fregisteredAt\x12\x19\n" +
-	"\bnode_uid\x18\x06 \x01(\tR\anodeUid\"\x14\n" +
+	"\bnode_uid\x18\x06 \x01(\tR\anodeUid\x12<\n" +
+	"\tadmission\x18\a \x01(\v2\x1e.staddle.presence.v1.AdmissionR\tadmission\"\x9d\x02\n" +
+	"\tAdmission\x12\x1a\n" +
+	"\bcordoned\x18\x01 \x01(\bR\bcordoned\x12;\n" +
+	"\vcordoned_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"cordonedAt\x12#\n" +
+	"\rcordon_reason\x18\x03 \x01(\tR\fcordonReason\x12\x18\n" +
+	"\aholding\x18\x04 \x01(\bR\aholding\x128\n" +
+	"\x05drain\x18\x05 \x01(\v2\".staddle.presence.v1.DrainProgressR\x05drain\x12>\n" +
+	"\bshutdown\x18\x06 \x01(\v2\".staddle.presence.v1.DrainProgressR\bshutdown\"\xd3\x03\n" +
+	"\rDrainProgress\x122\n" +
+	"\x04step\x18\x01 \x01(\x0e2\x1e.staddle.presence.v1.DrainStepR\x04step\x125\n" +
+	"\x05scope\x18\x02 \x01(\x0e2\x1f.staddle.presence.v1.DrainScopeR\x05scope\x125\n" +
+	"\bbegan_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\abeganAt\x12;\n" +
+	"\vdeadline_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"deadlineAt\x12\x1c\n" +
+	"\tsandboxes\x18\x05 \x01(\rR\tsandboxes\x12\x12\n" +
+	"\x04dead\x18\x06 \x01(\rR\x04dead\x12\x14\n" +
+	"\x05disks\x18\a \x01(\rR\x05disks\x12;\n" +
+	"\awaiting\x18\b \x03(\v2!.staddle.presence.v1.DrainSandboxR\awaiting\x12=\n" +
+	"\btroubles\x18\t \x03(\v2!.staddle.presence.v1.DrainSandboxR\btroubles\x12\x1f\n" +
+	"\vwaiting_for\x18\n" +
+	" \x01(\tR\n" +
+	"waitingFor\"\xa1\x01\n" +
+	"\fDrainSandbox\x12\x10\n" +
+	"\x03uid\x18\x01 \x01(\tR\x03uid\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
+	"\amanager\x18\x03 \x01(\tR\amanager\x127\n" +
+	"\x05phase\x18\x04 \x01(\x0e2!.staddle.resource.v1.SandboxPhaseR\x05phase\x12\x18\n" +
+	"\amessage\x18\x05 \x01(\tR\amessage\"1\n" +
+	"\rCordonRequest\x12 \n" +
+	"\x06reason\x18\x01 \x01(\tB\b\xbaH\x05r\x03(\x80\x02R\x06reason\"N\n" +
+	"\x0eCordonResponse\x12<\n" +
+	"\tadmission\x18\x01 \x01(\v2\x1e.staddle.presence.v1.AdmissionR\tadmission\"\x11\n" +
+	"\x0fUncordonRequest\"P\n" +
+	"\x10UncordonResponse\x12<\n" +
+	"\tadmission\x18\x01 \x01(\v2\x1e.staddle.presence.v1.AdmissionR\tadmission\"\xd7\x01\n" +
+	"\fDrainRequest\x12?\n" +
+	"\x05scope\x18\x01 \x01(\x0e2\x1f.staddle.presence.v1.DrainScopeB\b\xbaH\x05\x82\x01\x02\x10\x01R\x05scope\x12H\n" +
+	"\n" +
+	"kill_after\x18\x02 \x01(\v2\x19.google.protobuf.DurationB\x0e\xbaH\v\xaa\x01\b\"\x04\b\x80\xf5$2\x00R\tkillAfter\x12\x1a\n" +
+	"\bshutdown\x18\x03 \x01(\bR\bshutdown\x12 \n" +
+	"\x06reason\x18\x04 \x01(\tB\b\xbaH\x05r\x03(\x80\x02R\x06reason\"O\n" +
+	"\rDrainResponse\x12>\n" +
+	"\bprogress\x18\x01 \x01(\v2\".staddle.presence.v1.DrainProgressR\bprogress\"\x14\n" +
 	"\x12GetPresenceRequest\"P\n" +
 	"\x13GetPresenceResponse\x129\n" +
 	"\bpresence\x18\x01 \x01(\v2\x1d.staddle.presence.v1.PresenceR\bpresence\"\x16\n" +
 	"\x14WatchPresenceRequest\"R\n" +
 	"\x15WatchPresenceResponse\x129\n" +
-	"\bpresence\x18\x01 \x01(\v2\x1d.staddle.presence.v1.PresenceR\bpresence2\xff\x01\n" +
+	"\bpresence\x18\x01 \x01(\v2\x1d.staddle.presence.v1.PresenceR\bpresence*W\n" +
+	"\n" +
+	"DrainScope\x12\x1b\n" +
+	"\x17DRAIN_SCOPE_UNSPECIFIED\x10\x00\x12\x13\n" +
+	"\x0fDRAIN_SCOPE_ALL\x10\x01\x12\x17\n" +
+	"\x13DRAIN_SCOPE_CLUSTER\x10\x02*\xa2\x01\n" +
+	"\tDrainStep\x12\x1a\n" +
+	"\x16DRAIN_STEP_UNSPECIFIED\x10\x00\x12\x18\n" +
+	"\x14DRAIN_STEP_CORDONING\x10\x01\x12\x16\n" +
+	"\x12DRAIN_STEP_HOLDING\x10\x02\x12\x17\n" +
+	"\x13DRAIN_STEP_STOPPING\x10\x03\x12\x19\n" +
+	"\x15DRAIN_STEP_UNMOUNTING\x10\x04\x12\x13\n" +
+	"\x0fDRAIN_STEP_DONE\x10\x052\xb0\x04\n" +
 	"\x0fPresenceService\x12q\n" +
 	"\vGetPresence\x12'.staddle.presence.v1.GetPresenceRequest\x1a(.staddle.presence.v1.GetPresenceResponse\"\x0f\x8a\xb5\x18\b\n" +
 	"\x02\x01\b\x12\x02\x01\t\x90\x02\x01\x12y\n" +
 	"\rWatchPresence\x12).staddle.presence.v1.WatchPresenceRequest\x1a*.staddle.presence.v1.WatchPresenceResponse\"\x0f\x8a\xb5\x18\b\n" +
-	"\x02\x01\b\x12\x02\x01\t\x90\x02\x010\x01B\xd1\x01\n" +
+	"\x02\x01\b\x12\x02\x01\t\x90\x02\x010\x01\x12b\n" +
+	"\x06Cordon\x12\".staddle.presence.v1.CordonRequest\x1a#.staddle.presence.v1.CordonResponse\"\x0f\x8a\xb5\x18\b\n" +
+	"\x02\x01\b\x12\x02\x01\t\x90\x02\x02\x12h\n" +
+	"\bUncordon\x12$.staddle.presence.v1.UncordonRequest\x1a%.staddle.presence.v1.UncordonResponse\"\x0f\x8a\xb5\x18\b\n" +
+	"\x02\x01\b\x12\x02\x01\t\x90\x02\x02\x12a\n" +
+	"\x05Drain\x12!.staddle.presence.v1.DrainRequest\x1a\".staddle.presence.v1.DrainResponse\"\x0f\x8a\xb5\x18\b\n" +
+	"\x02\x01\b\x12\x02\x01\t\x90\x02\x020\x01B\xd1\x01\n" +
 	"\x17com.staddle.presence.v1B\rPresenceProtoP\x01Z9staddle.internal/proto/gen/staddle/presence/v1;presencev1\xa2\x02\x03SPX\xaa\x02\x13Staddle.Presence.V1\xca\x02\x13Staddle\\Presence\\V1\xe2\x02\x1fStaddle\\Presence\\V1\\GPBMetadata\xea\x02\x15Staddle::Presence::V1b\x06proto3"
 
 var (
@@ -326,31 +1122,67 @@ func file_staddle_presence_v1_presence_proto_rawDescGZIP() []byte {
 	return file_staddle_presence_v1_presence_proto_rawDescData
 }
 
-var file_staddle_presence_v1_presence_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
+var file_staddle_presence_v1_presence_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_staddle_presence_v1_presence_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_staddle_presence_v1_presence_proto_goTypes = []any{
-	(*Presence)(nil),              // 0: staddle.presence.v1.Presence
-	(*GetPresenceRequest)(nil),    // 1: staddle.presence.v1.GetPresenceRequest
-	(*GetPresenceResponse)(nil),   // 2: staddle.presence.v1.GetPresenceResponse
-	(*WatchPresenceRequest)(nil),  // 3: staddle.presence.v1.WatchPresenceRequest
-	(*WatchPresenceResponse)(nil), // 4: staddle.presence.v1.WatchPresenceResponse
-	(*v1.Condition)(nil),          // 5: staddle.resource.v1.Condition
-	(*timestamppb.Timestamp)(nil), // 6: google.protobuf.Timestamp
+	(DrainScope)(0),               // 0: staddle.presence.v1.DrainScope
+	(DrainStep)(0),                // 1: staddle.presence.v1.DrainStep
+	(*Presence)(nil),              // 2: staddle.presence.v1.Presence
+	(*Admission)(nil),             // 3: staddle.presence.v1.Admission
+	(*DrainProgress)(nil),         // 4: staddle.presence.v1.DrainProgress
+	(*DrainSandbox)(nil),          // 5: staddle.presence.v1.DrainSandbox
+	(*CordonRequest)(nil),         // 6: staddle.presence.v1.CordonRequest
+	(*CordonResponse)(nil),        // 7: staddle.presence.v1.CordonResponse
+	(*UncordonRequest)(nil),       // 8: staddle.presence.v1.UncordonRequest
+	(*UncordonResponse)(nil),      // 9: staddle.presence.v1.UncordonResponse
+	(*DrainRequest)(nil),          // 10: staddle.presence.v1.DrainRequest
+	(*DrainResponse)(nil),         // 11: staddle.presence.v1.DrainResponse
+	(*GetPresenceRequest)(nil),    // 12: staddle.presence.v1.GetPresenceRequest
+	(*GetPresenceResponse)(nil),   // 13: staddle.presence.v1.GetPresenceResponse
+	(*WatchPresenceRequest)(nil),  // 14: staddle.presence.v1.WatchPresenceRequest
+	(*WatchPresenceResponse)(nil), // 15: staddle.presence.v1.WatchPresenceResponse
+	(*v1.Condition)(nil),          // 16: staddle.resource.v1.Condition
+	(*timestamppb.Timestamp)(nil), // 17: google.protobuf.Timestamp
+	(v1.SandboxPhase)(0),          // 18: staddle.resource.v1.SandboxPhase
+	(*durationpb.Duration)(nil),   // 19: google.protobuf.Duration
 }
 var file_staddle_presence_v1_presence_proto_depIdxs = []int32{
-	5, // 0: staddle.presence.v1.Presence.conditions:type_name -> staddle.resource.v1.Condition
-	6, // 1: staddle.presence.v1.Presence.renewed_at:type_name -> google.protobuf.Timestamp
-	6, // 2: staddle.presence.v1.Presence.registered_at:type_name -> google.protobuf.Timestamp
-	0, // 3: staddle.presence.v1.GetPresenceResponse.presence:type_name -> staddle.presence.v1.Presence
-	0, // 4: staddle.presence.v1.WatchPresenceResponse.presence:type_name -> staddle.presence.v1.Presence
-	1, // 5: staddle.presence.v1.PresenceService.GetPresence:input_type -> staddle.presence.v1.GetPresenceRequest
-	3, // 6: staddle.presence.v1.PresenceService.WatchPresence:input_type -> staddle.presence.v1.WatchPresenceRequest
-	2, // 7: staddle.presence.v1.PresenceService.GetPresence:output_type -> staddle.presence.v1.GetPresenceResponse
-	4, // 8: staddle.presence.v1.PresenceService.WatchPresence:output_type -> staddle.presence.v1.WatchPresenceResponse
-	7, // [7:9] is the sub-list for method output_type
-	5, // [5:7] is the sub-list for method input_type
-	5, // [5:5] is the sub-list for extension type_name
-	5, // [5:5] is the sub-list for extension extendee
-	0, // [0:5] is the sub-list for field type_name
+	16, // 0: staddle.presence.v1.Presence.conditions:type_name -> staddle.resource.v1.Condition
+	17, // 1: staddle.presence.v1.Presence.renewed_at:type_name -> google.protobuf.Timestamp
+	17, // 2: staddle.presence.v1.Presence.registered_at:type_name -> google.protobuf.Timestamp
+	3,  // 3: staddle.presence.v1.Presence.admission:type_name -> staddle.presence.v1.Admission
+	17, // 4: staddle.presence.v1.Admission.cordoned_at:type_name -> google.protobuf.Timestamp
+	4,  // 5: staddle.presence.v1.Admission.drain:type_name -> staddle.presence.v1.DrainProgress
+	4,  // 6: staddle.presence.v1.Admission.shutdown:type_name -> staddle.presence.v1.DrainProgress
+	1,  // 7: staddle.presence.v1.DrainProgress.step:type_name -> staddle.presence.v1.DrainStep
+	0,  // 8: staddle.presence.v1.DrainProgress.scope:type_name -> staddle.presence.v1.DrainScope
+	17, // 9: staddle.presence.v1.DrainProgress.began_at:type_name -> google.protobuf.Timestamp
+	17, // 10: staddle.presence.v1.DrainProgress.deadline_at:type_name -> google.protobuf.Timestamp
+	5,  // 11: staddle.presence.v1.DrainProgress.waiting:type_name -> staddle.presence.v1.DrainSandbox
+	5,  // 12: staddle.presence.v1.DrainProgress.troubles:type_name -> staddle.presence.v1.DrainSandbox
+	18, // 13: staddle.presence.v1.DrainSandbox.phase:type_name -> staddle.resource.v1.SandboxPhase
+	3,  // 14: staddle.presence.v1.CordonResponse.admission:type_name -> staddle.presence.v1.Admission
+	3,  // 15: staddle.presence.v1.UncordonResponse.admission:type_name -> staddle.presence.v1.Admission
+	0,  // 16: staddle.presence.v1.DrainRequest.scope:type_name -> staddle.presence.v1.DrainScope
+	19, // 17: staddle.presence.v1.DrainRequest.kill_after:type_name -> google.protobuf.Duration
+	4,  // 18: staddle.presence.v1.DrainResponse.progress:type_name -> staddle.presence.v1.DrainProgress
+	2,  // 19: staddle.presence.v1.GetPresenceResponse.presence:type_name -> staddle.presence.v1.Presence
+	2,  // 20: staddle.presence.v1.WatchPresenceResponse.presence:type_name -> staddle.presence.v1.Presence
+	12, // 21: staddle.presence.v1.PresenceService.GetPresence:input_type -> staddle.presence.v1.GetPresenceRequest
+	14, // 22: staddle.presence.v1.PresenceService.WatchPresence:input_type -> staddle.presence.v1.WatchPresenceRequest
+	6,  // 23: staddle.presence.v1.PresenceService.Cordon:input_type -> staddle.presence.v1.CordonRequest
+	8,  // 24: staddle.presence.v1.PresenceService.Uncordon:input_type -> staddle.presence.v1.UncordonRequest
+	10, // 25: staddle.presence.v1.PresenceService.Drain:input_type -> staddle.presence.v1.DrainRequest
+	13, // 26: staddle.presence.v1.PresenceService.GetPresence:output_type -> staddle.presence.v1.GetPresenceResponse
+	15, // 27: staddle.presence.v1.PresenceService.WatchPresence:output_type -> staddle.presence.v1.WatchPresenceResponse
+	7,  // 28: staddle.presence.v1.PresenceService.Cordon:output_type -> staddle.presence.v1.CordonResponse
+	9,  // 29: staddle.presence.v1.PresenceService.Uncordon:output_type -> staddle.presence.v1.UncordonResponse
+	11, // 30: staddle.presence.v1.PresenceService.Drain:output_type -> staddle.presence.v1.DrainResponse
+	26, // [26:31] is the sub-list for method output_type
+	21, // [21:26] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_staddle_presence_v1_presence_proto_init() }
@@ -363,13 +1195,14 @@ func file_staddle_presence_v1_presence_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_staddle_presence_v1_presence_proto_rawDesc), len(file_staddle_presence_v1_presence_proto_rawDesc)),
-			NumEnums:      0,
-			NumMessages:   5,
+			NumEnums:      2,
+			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
 		GoTypes:           file_staddle_presence_v1_presence_proto_goTypes,
 		DependencyIndexes: file_staddle_presence_v1_presence_proto_depIdxs,
+		EnumInfos:         file_staddle_presence_v1_presence_proto_enumTypes,
 		MessageInfos:      file_staddle_presence_v1_presence_proto_msgTypes,
 	}.Build()
 	File_staddle_presence_v1_presence_proto = out.File

@@ -24,13 +24,17 @@ const _ = grpc.SupportPackageIsVersion9
 const (
 	PresenceService_GetPresence_FullMethodName   = "/staddle.presence.v1.PresenceService/GetPresence"
 	PresenceService_WatchPresence_FullMethodName = "/staddle.presence.v1.PresenceService/WatchPresence"
+	PresenceService_Cordon_FullMethodName        = "/staddle.presence.v1.PresenceService/Cordon"
+	PresenceService_Uncordon_FullMethodName      = "/staddle.presence.v1.PresenceService/Uncordon"
+	PresenceService_Drain_FullMethodName         = "/staddle.presence.v1.PresenceService/Drain"
 )
 
 // PresenceServiceClient is the client API for PresenceService service.
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// PresenceService tells whether the node may be given work, and why not.
+// PresenceService tells whether the node may be given work, and why not; and takes
+// work away from it.
 type PresenceServiceClient interface {
 	// GetPresence returns the node's presence. Answers at once, from memory.
 	// Safe to repeat.
@@ -39,6 +43,31 @@ type PresenceServiceClient interface {
 	// change. A slow reader skips states. Safe to repeat. Returns Unavailable when the
 	// process stops.
 	WatchPresence(ctx context.Context, in *WatchPresenceRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchPresenceResponse], error)
+	// Cordon keeps new sandboxes away from the node: once it has returned OK that is
+	// durable, and the cluster is told with the next report. What runs goes on. Safe to
+	// repeat; the newest reason is kept. Returns Invalid for a reason that is too long;
+	// Exhausted with reason DISK_FULL when it cannot be written down.
+	Cordon(ctx context.Context, in *CordonRequest, opts ...grpc.CallOption) (*CordonResponse, error)
+	// Uncordon lets the node be given work again, and lifts the holds of a drain and
+	// of a shutdown: once it has returned OK that is durable, and what was drained
+	// runs again, as a new attempt, as soon as sandboxhost is there. A drain that is
+	// under way ends. Does not wait for anything to run. Safe to repeat. Returns
+	// Exhausted with reason DISK_FULL when it cannot be written down.
+	Uncordon(ctx context.Context, in *UncordonRequest, opts ...grpc.CallOption) (*UncordonResponse, error)
+	// Drain cordons the node and has its sandboxes stopped and kept stopped. Once its
+	// first message is there, that is durable: it goes on when the caller is gone,
+	// across the death of every process, and, unless shutdown is set, across a
+	// reboot, until Uncordon. Each sandbox is given its own grace period, and is killed
+	// once kill_after is over.
+	// It sends how far it is, and again after each change, and ends after a message with step
+	// DRAIN_STEP_DONE: every sandbox in scope is dead, and its disks are unmounted. What only
+	// was asked to stop is never counted, so the stream goes on while something does not
+	// end; its last messages name it. A slow reader skips states.
+	// Safe to repeat: a second call joins, the earlier deadline and the wider scope
+	// count. Returns Invalid if the request breaks a rule; Conflict with reason
+	// UNCORDONED when Uncordon ends it; Exhausted with reason DISK_FULL when it cannot
+	// be written down; Unavailable when the process stops: call again.
+	Drain(ctx context.Context, in *DrainRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[DrainResponse], error)
 }
 
 type presenceServiceClient struct {
@@ -78,11 +107,51 @@ func (c *presenceServiceClient) WatchPresence(ctx context.Context, in *WatchPres
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type PresenceService_WatchPresenceClient = grpc.ServerStreamingClient[WatchPresenceResponse]
 
+func (c *presenceServiceClient) Cordon(ctx context.Context, in *CordonRequest, opts ...grpc.CallOption) (*CordonResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CordonResponse)
+	err := c.cc.Invoke(ctx, PresenceService_Cordon_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *presenceServiceClient) Uncordon(ctx context.Context, in *UncordonRequest, opts ...grpc.CallOption) (*UncordonResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(UncordonResponse)
+	err := c.cc.Invoke(ctx, PresenceService_Uncordon_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *presenceServiceClient) Drain(ctx context.Context, in *DrainRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[DrainResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &PresenceService_ServiceDesc.Streams[1], PresenceService_Drain_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[DrainRequest, DrainResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type PresenceService_DrainClient = grpc.ServerStreamingClient[DrainResponse]
+
 // PresenceServiceServer is the server API for PresenceService service.
 // All implementations must embed UnimplementedPresenceServiceServer
 // for forward compatibility.
 //
-// PresenceService tells whether the node may be given work, and why not.
+// PresenceService tells whether the node may be given work, and why not; and takes
+// work away from it.
 type PresenceServiceServer interface {
 	// GetPresence returns the node's presence. Answers at once, from memory.
 	// Safe to repeat.
@@ -91,6 +160,31 @@ type PresenceServiceServer interface {
 	// change. A slow reader skips states. Safe to repeat. Returns Unavailable when the
 	// process stops.
 	WatchPresence(*WatchPresenceRequest, grpc.ServerStreamingServer[WatchPresenceResponse]) error
+	// Cordon keeps new sandboxes away from the node: once it has returned OK that is
+	// durable, and the cluster is told with the next report. What runs goes on. Safe to
+	// repeat; the newest reason is kept. Returns Invalid for a reason that is too long;
+	// Exhausted with reason DISK_FULL when it cannot be written down.
+	Cordon(context.Context, *CordonRequest) (*CordonResponse, error)
+	// Uncordon lets the node be given work again, and lifts the holds of a drain and
+	// of a shutdown: once it has returned OK that is durable, and what was drained
+	// runs again, as a new attempt, as soon as sandboxhost is there. A drain that is
+	// under way ends. Does not wait for anything to run. Safe to repeat. Returns
+	// Exhausted with reason DISK_FULL when it cannot be written down.
+	Uncordon(context.Context, *UncordonRequest) (*UncordonResponse, error)
+	// Drain cordons the node and has its sandboxes stopped and kept stopped. Once its
+	// first message is there, that is durable: it goes on when the caller is gone,
+	// across the death of every process, and, unless shutdown is set, across a
+	// reboot, until Uncordon. Each sandbox is given its own grace period, and is killed
+	// once kill_after is over.
+	// It sends how far it is, and again after each change, and ends after a message with step
+	// DRAIN_STEP_DONE: every sandbox in scope is dead, and its disks are unmounted. What only
+	// was asked to stop is never counted, so the stream goes on while something does not
+	// end; its last messages name it. A slow reader skips states.
+	// Safe to repeat: a second call joins, the earlier deadline and the wider scope
+	// count. Returns Invalid if the request breaks a rule; Conflict with reason
+	// UNCORDONED when Uncordon ends it; Exhausted with reason DISK_FULL when it cannot
+	// be written down; Unavailable when the process stops: call again.
+	Drain(*DrainRequest, grpc.ServerStreamingServer[DrainResponse]) error
 	mustEmbedUnimplementedPresenceServiceServer()
 }
 
@@ -106,6 +200,15 @@ func (UnimplementedPresenceServiceServer) GetPresence(context.Context, *GetPrese
 }
 func (UnimplementedPresenceServiceServer) WatchPresence(*WatchPresenceRequest, grpc.ServerStreamingServer[WatchPresenceResponse]) error {
 	return status.Error(codes.Unimplemented, "method WatchPresence not implemented")
+}
+func (UnimplementedPresenceServiceServer) Cordon(context.Context, *CordonRequest) (*CordonResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Cordon not implemented")
+}
+func (UnimplementedPresenceServiceServer) Uncordon(context.Context, *UncordonRequest) (*UncordonResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Uncordon not implemented")
+}
+func (UnimplementedPresenceServiceServer) Drain(*DrainRequest, grpc.ServerStreamingServer[DrainResponse]) error {
+	return status.Error(codes.Unimplemented, "method Drain not implemented")
 }
 func (UnimplementedPresenceServiceServer) mustEmbedUnimplementedPresenceServiceServer() {}
 func (UnimplementedPresenceServiceServer) testEmbeddedByValue()                         {}
@@ -157,6 +260,53 @@ func _PresenceService_WatchPresence_Handler(srv interface{}, stream grpc.ServerS
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type PresenceService_WatchPresenceServer = grpc.ServerStreamingServer[WatchPresenceResponse]
 
+func _PresenceService_Cordon_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CordonRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PresenceServiceServer).Cordon(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: PresenceService_Cordon_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PresenceServiceServer).Cordon(ctx, req.(*CordonRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _PresenceService_Uncordon_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(UncordonRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PresenceServiceServer).Uncordon(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: PresenceService_Uncordon_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PresenceServiceServer).Uncordon(ctx, req.(*UncordonRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _PresenceService_Drain_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(DrainRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(PresenceServiceServer).Drain(m, &grpc.GenericServerStream[DrainRequest, DrainResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type PresenceService_DrainServer = grpc.ServerStreamingServer[DrainResponse]
+
 // PresenceService_ServiceDesc is the grpc.ServiceDesc for PresenceService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -168,11 +318,24 @@ var PresenceService_ServiceDesc = grpc.ServiceDesc{
 			MethodName: "GetPresence",
 			Handler:    _PresenceService_GetPresence_Handler,
 		},
+		{
+			MethodName: "Cordon",
+			Handler:    _PresenceService_Cordon_Handler,
+		},
+		{
+			MethodName: "Uncordon",
+			Handler:    _PresenceService_Uncordon_Handler,
+		},
 	},
 	Streams: []grpc.StreamDesc{
 		{
 			StreamName:    "WatchPresence",
 			Handler:       _PresenceService_WatchPresence_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "Drain",
+			Handler:       _PresenceService_Drain_Handler,
 			ServerStreams: true,
 		},
 	},

@@ -305,8 +305,15 @@ type NodeStatus struct {
 	// host:port at which the node's gateway is reached, as the node's
 	// configuration says; nobody has tried it. Empty when it has none.
 	GatewayAddress string `protobuf:"bytes,8,opt,name=gateway_address,json=gatewayAddress,proto3" json:"gateway_address,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// True: it was cordoned on the node itself. No new sandbox is placed on it, as with
+	// cordoned of the spec; whoever lifts one leaves the other.
+	Cordoned bool `protobuf:"varint,9,opt,name=cordoned,proto3" json:"cordoned,omitempty"`
+	// Why it was cordoned there, in words of who did. May be empty.
+	CordonReason string `protobuf:"bytes,10,opt,name=cordon_reason,json=cordonReason,proto3" json:"cordon_reason,omitempty"`
+	// True while the node keeps sandboxes stopped: it is drained, or being shut down.
+	Holding       bool `protobuf:"varint,11,opt,name=holding,proto3" json:"holding,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *NodeStatus) Reset() {
@@ -393,6 +400,27 @@ func (x *NodeStatus) GetGatewayAddress() string {
 		return x.GatewayAddress
 	}
 	return ""
+}
+
+func (x *NodeStatus) GetCordoned() bool {
+	if x != nil {
+		return x.Cordoned
+	}
+	return false
+}
+
+func (x *NodeStatus) GetCordonReason() string {
+	if x != nil {
+		return x.CordonReason
+	}
+	return ""
+}
+
+func (x *NodeStatus) GetHolding() bool {
+	if x != nil {
+		return x.Holding
+	}
+	return false
 }
 
 // Condition is one named answer with its reason.
@@ -552,7 +580,7 @@ const file_staddle_resource_v1_node_proto_rawDesc = "" +
 	"\x0eworkloads_kept\x18\x04 \x01(\bR\rworkloadsKept\x12?\n" +
 	"\rregistered_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\fregisteredAt\x12\x1d\n" +
 	"\n" +
-	"status_seq\x18\x06 \x01(\x04R\tstatusSeq\"\x84\x03\n" +
+	"status_seq\x18\x06 \x01(\x04R\tstatusSeq\"\xe9\x03\n" +
 	"\n" +
 	"NodeStatus\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12H\n" +
@@ -565,7 +593,11 @@ const file_staddle_resource_v1_node_proto_rawDesc = "" +
 	"\aboot_id\x18\x06 \x01(\tB\a\xbaH\x04r\x02\x18@R\x06bootId\x12;\n" +
 	"\vreported_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"reportedAt\x121\n" +
-	"\x0fgateway_address\x18\b \x01(\tB\b\xbaH\x05r\x03\x18\x85\x02R\x0egatewayAddress\"\xc5\x01\n" +
+	"\x0fgateway_address\x18\b \x01(\tB\b\xbaH\x05r\x03\x18\x85\x02R\x0egatewayAddress\x12\x1a\n" +
+	"\bcordoned\x18\t \x01(\bR\bcordoned\x12-\n" +
+	"\rcordon_reason\x18\n" +
+	" \x01(\tB\b\xbaH\x05r\x03\x18\x80\x02R\fcordonReason\x12\x18\n" +
+	"\aholding\x18\v \x01(\bR\aholding\"\xc5\x01\n" +
 	"\tCondition\x12\x1d\n" +
 	"\x04type\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\x04type\x12E\n" +
 	"\x05state\x18\x02 \x01(\x0e2#.staddle.resource.v1.ConditionStateB\n" +

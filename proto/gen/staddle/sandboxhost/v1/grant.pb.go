@@ -655,7 +655,7 @@ const file_staddle_sandboxhost_v1_grant_proto_rawDesc = "" +
 	"\x17GRANT_STATE_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10GRANT_STATE_HELD\x10\x01\x12\x17\n" +
 	"\x13GRANT_STATE_REVOKED\x10\x02\x12\x18\n" +
-	"\x14GRANT_STATE_RETURNED\x10\x032\xd8\x03\n" +
+	"\x14GRANT_STATE_RETURNED\x10\x032\xd9\x03\n" +
 	"\fGrantService\x12l\n" +
 	"\tGrantDisk\x12(.staddle.sandboxhost.v1.GrantDiskRequest\x1a).staddle.sandboxhost.v1.GrantDiskResponse\"\n" +
 	"\x8a\xb5\x18\x03\n" +
@@ -666,9 +666,9 @@ const file_staddle_sandboxhost_v1_grant_proto_rawDesc = "" +
 	"\x01\x04\x90\x02\x02\x12r\n" +
 	"\vForgetGrant\x12*.staddle.sandboxhost.v1.ForgetGrantRequest\x1a+.staddle.sandboxhost.v1.ForgetGrantResponse\"\n" +
 	"\x8a\xb5\x18\x03\n" +
-	"\x01\x04\x90\x02\x02\x12u\n" +
-	"\vWatchGrants\x12*.staddle.sandboxhost.v1.WatchGrantsRequest\x1a+.staddle.sandboxhost.v1.WatchGrantsResponse\"\v\x8a\xb5\x18\x04\n" +
-	"\x02\x01\x04\x90\x02\x010\x01B\xe3\x01\n" +
+	"\x01\x04\x90\x02\x02\x12v\n" +
+	"\vWatchGrants\x12*.staddle.sandboxhost.v1.WatchGrantsRequest\x1a+.staddle.sandboxhost.v1.WatchGrantsResponse\"\f\x8a\xb5\x18\x05\n" +
+	"\x03\x01\x04\a\x90\x02\x010\x01B\xe3\x01\n" +
 	"\x1acom.staddle.sandboxhost.v1B\n" +
 	"GrantProtoP\x01Z?staddle.internal/proto/gen/staddle/sandboxhost/v1;sandboxhostv1\xa2\x02\x03SSX\xaa\x02\x16Staddle.Sandboxhost.V1\xca\x02\x16Staddle\\Sandboxhost\\V1\xe2\x02\"Staddle\\Sandboxhost\\V1\\GPBMetadata\xea\x02\x18Staddle::Sandboxhost::V1b\x06proto3"
 

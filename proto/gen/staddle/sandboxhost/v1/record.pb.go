@@ -41,6 +41,8 @@ const (
 	AttemptEnd_ATTEMPT_END_FAILED AttemptEnd = 4
 	// The machine was started anew.
 	AttemptEnd_ATTEMPT_END_REBOOT AttemptEnd = 5
+	// A hold applies.
+	AttemptEnd_ATTEMPT_END_HELD AttemptEnd = 6
 )
 
 // Enum value maps for AttemptEnd.
@@ -52,6 +54,7 @@ var (
 		3: "ATTEMPT_END_EXITED",
 		4: "ATTEMPT_END_FAILED",
 		5: "ATTEMPT_END_REBOOT",
+		6: "ATTEMPT_END_HELD",
 	}
 	AttemptEnd_value = map[string]int32{
 		"ATTEMPT_END_UNSPECIFIED": 0,
@@ -60,6 +63,7 @@ var (
 		"ATTEMPT_END_EXITED":      3,
 		"ATTEMPT_END_FAILED":      4,
 		"ATTEMPT_END_REBOOT":      5,
+		"ATTEMPT_END_HELD":        6,
 	}
 )
 
@@ -505,7 +509,7 @@ const file_staddle_sandboxhost_v1_record_proto_rawDesc = "" +
 	"\x04wish\x18\x02 \x01(\v2\x1c.staddle.sandboxhost.v1.WishR\x04wish\x12\x18\n" +
 	"\aattempt\x18\x03 \x01(\x04R\aattempt\x12\x1c\n" +
 	"\tcontainer\x18\x04 \x01(\tR\tcontainer\x12\x1b\n" +
-	"\tspec_hash\x18\x05 \x01(\tR\bspecHash*\xa2\x01\n" +
+	"\tspec_hash\x18\x05 \x01(\tR\bspecHash*\xb8\x01\n" +
 	"\n" +
 	"AttemptEnd\x12\x1b\n" +
 	"\x17ATTEMPT_END_UNSPECIFIED\x10\x00\x12\x15\n" +
@@ -513,7 +517,8 @@ const file_staddle_sandboxhost_v1_record_proto_rawDesc = "" +
 	"\x14ATTEMPT_END_REPLACED\x10\x02\x12\x16\n" +
 	"\x12ATTEMPT_END_EXITED\x10\x03\x12\x16\n" +
 	"\x12ATTEMPT_END_FAILED\x10\x04\x12\x16\n" +
-	"\x12ATTEMPT_END_REBOOT\x10\x05B\xe4\x01\n" +
+	"\x12ATTEMPT_END_REBOOT\x10\x05\x12\x14\n" +
+	"\x10ATTEMPT_END_HELD\x10\x06B\xe4\x01\n" +
 	"\x1acom.staddle.sandboxhost.v1B\vRecordProtoP\x01Z?staddle.internal/proto/gen/staddle/sandboxhost/v1;sandboxhostv1\xa2\x02\x03SSX\xaa\x02\x16Staddle.Sandboxhost.V1\xca\x02\x16Staddle\\Sandboxhost\\V1\xe2\x02\"Staddle\\Sandboxhost\\V1\\GPBMetadata\xea\x02\x18Staddle::Sandboxhost::V1b\x06proto3"
 
 var (

@@ -101,7 +101,16 @@ type SandboxState struct {
 	// When the wish was accepted first, by the node's wall clock.
 	AcceptedAt *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=accepted_at,json=acceptedAt,proto3" json:"accepted_at,omitempty"`
 	// The position that came with the wish. Unset if none did.
-	Position      *v1.Position `protobuf:"bytes,9,opt,name=position,proto3" json:"position,omitempty"`
+	Position *v1.Position `protobuf:"bytes,9,opt,name=position,proto3" json:"position,omitempty"`
+	// True while a hold applies: it is kept stopped whatever its wish says.
+	Held bool `protobuf:"varint,10,opt,name=held,proto3" json:"held,omitempty"`
+	// True when no process of it is there and none is being started: a fact. It
+	// stays so while held is true, or until its wish or its restart policy begins another
+	// attempt.
+	Dead bool `protobuf:"varint,11,opt,name=dead,proto3" json:"dead,omitempty"`
+	// What could not be done for it when it was last tried, and is tried again. Empty
+	// when nothing is. It is said in any phase, and goes when that was done.
+	Trouble       string `protobuf:"bytes,12,opt,name=trouble,proto3" json:"trouble,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -197,6 +206,27 @@ func (x *SandboxState) GetPosition() *v1.Position {
 		return x.Position
 	}
 	return nil
+}
+
+func (x *SandboxState) GetHeld() bool {
+	if x != nil {
+		return x.Held
+	}
+	return false
+}
+
+func (x *SandboxState) GetDead() bool {
+	if x != nil {
+		return x.Dead
+	}
+	return false
+}
+
+func (x *SandboxState) GetTrouble() string {
+	if x != nil {
+		return x.Trouble
+	}
+	return ""
 }
 
 // EnsureSandboxRequest is a wish.
@@ -1101,7 +1131,7 @@ var File_staddle_sandboxhost_v1_sandboxhost_proto protoreflect.FileDescriptor
 
 const file_staddle_sandboxhost_v1_sandboxhost_proto_rawDesc = "" +
 	"\n" +
-	"(staddle/sandboxhost/v1/sandboxhost.proto\x12\x16staddle.sandboxhost.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a staddle/options/v1/options.proto\x1a\"staddle/resource/v1/resource.proto\x1a!staddle/resource/v1/sandbox.proto\"\xf4\x02\n" +
+	"(staddle/sandboxhost/v1/sandboxhost.proto\x12\x16staddle.sandboxhost.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a staddle/options/v1/options.proto\x1a\"staddle/resource/v1/resource.proto\x1a!staddle/resource/v1/sandbox.proto\"\xb6\x03\n" +
 	"\fSandboxState\x12\x10\n" +
 	"\x03uid\x18\x01 \x01(\tR\x03uid\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
@@ -1114,7 +1144,11 @@ const file_staddle_sandboxhost_v1_sandboxhost_proto_rawDesc = "" +
 	"\bremoving\x18\a \x01(\bR\bremoving\x12;\n" +
 	"\vaccepted_at\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"acceptedAt\x129\n" +
-	"\bposition\x18\t \x01(\v2\x1d.staddle.resource.v1.PositionR\bposition\"\xdc\x02\n" +
+	"\bposition\x18\t \x01(\v2\x1d.staddle.resource.v1.PositionR\bposition\x12\x12\n" +
+	"\x04held\x18\n" +
+	" \x01(\bR\x04held\x12\x12\n" +
+	"\x04dead\x18\v \x01(\bR\x04dead\x12\x18\n" +
+	"\atrouble\x18\f \x01(\tR\atrouble\"\xdc\x02\n" +
 	"\x14EnsureSandboxRequest\x121\n" +
 	"\x03uid\x18\x01 \x01(\tB\x1f\xbaH\x1cr\x1a2\x18^[0-9A-HJKMNP-TV-Z]{26}$R\x03uid\x12>\n" +
 	"\x04name\x18\x02 \x01(\tB*\xbaH'r%\x10\x01\x18?2\x1f^[a-z0-9]([-a-z0-9]*[a-z0-9])?$R\x04name\x12'\n" +
@@ -1173,7 +1207,7 @@ const file_staddle_sandboxhost_v1_sandboxhost_proto_rawDesc = "" +
 	"\tLogStream\x12\x1a\n" +
 	"\x16LOG_STREAM_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11LOG_STREAM_STDOUT\x10\x01\x12\x15\n" +
-	"\x11LOG_STREAM_STDERR\x10\x022\xe2\x06\n" +
+	"\x11LOG_STREAM_STDERR\x10\x022\xe4\x06\n" +
 	"\x12SandboxHostService\x12y\n" +
 	"\rEnsureSandbox\x12,.staddle.sandboxhost.v1.EnsureSandboxRequest\x1a-.staddle.sandboxhost.v1.EnsureSandboxResponse\"\v\x8a\xb5\x18\x04\n" +
 	"\x02\x01\x06\x90\x02\x02\x12y\n" +
@@ -1185,9 +1219,9 @@ const file_staddle_sandboxhost_v1_sandboxhost_proto_rawDesc = "" +
 	"GetSandbox\x12).staddle.sandboxhost.v1.GetSandboxRequest\x1a*.staddle.sandboxhost.v1.GetSandboxResponse\"\f\x8a\xb5\x18\x05\n" +
 	"\x03\x01\x06\x04\x90\x02\x01\x12z\n" +
 	"\rListSandboxes\x12,.staddle.sandboxhost.v1.ListSandboxesRequest\x1a-.staddle.sandboxhost.v1.ListSandboxesResponse\"\f\x8a\xb5\x18\x05\n" +
-	"\x03\x01\x06\x04\x90\x02\x01\x12\x7f\n" +
-	"\x0eWatchSandboxes\x12-.staddle.sandboxhost.v1.WatchSandboxesRequest\x1a..staddle.sandboxhost.v1.WatchSandboxesResponse\"\f\x8a\xb5\x18\x05\n" +
-	"\x03\x01\x06\x04\x90\x02\x010\x01\x12k\n" +
+	"\x03\x01\x06\x04\x90\x02\x01\x12\x80\x01\n" +
+	"\x0eWatchSandboxes\x12-.staddle.sandboxhost.v1.WatchSandboxesRequest\x1a..staddle.sandboxhost.v1.WatchSandboxesResponse\"\r\x8a\xb5\x18\x06\n" +
+	"\x04\x01\x06\x04\a\x90\x02\x010\x01\x12k\n" +
 	"\bReadLogs\x12'.staddle.sandboxhost.v1.ReadLogsRequest\x1a(.staddle.sandboxhost.v1.ReadLogsResponse\"\n" +
 	"\x8a\xb5\x18\x03\n" +
 	"\x01\x01\x90\x02\x010\x01B\xe9\x01\n" +

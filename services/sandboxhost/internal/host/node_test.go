@@ -153,10 +153,11 @@ func (n *node) awaitPhase(uid string, phase resourcev1.SandboxPhase, attempt uin
 }
 
 const (
-	running = resourcev1.SandboxPhase_SANDBOX_PHASE_RUNNING
-	pending = resourcev1.SandboxPhase_SANDBOX_PHASE_PENDING
-	stopped = resourcev1.SandboxPhase_SANDBOX_PHASE_STOPPED
-	failed  = resourcev1.SandboxPhase_SANDBOX_PHASE_FAILED
+	running  = resourcev1.SandboxPhase_SANDBOX_PHASE_RUNNING
+	pending  = resourcev1.SandboxPhase_SANDBOX_PHASE_PENDING
+	stopping = resourcev1.SandboxPhase_SANDBOX_PHASE_STOPPING
+	stopped  = resourcev1.SandboxPhase_SANDBOX_PHASE_STOPPED
+	failed   = resourcev1.SandboxPhase_SANDBOX_PHASE_FAILED
 )
 
 func wishFor(manager string, commands ...string) *sandboxhostv1.Wish {

@@ -90,10 +90,10 @@ func unfit(spec *resourcev1.SandboxSpec, pin string, c Candidate) string {
 		return "being removed"
 	case n.GetPlacement().GetSessionId() == 0:
 		return "not connected"
+	case n.GetSpec().GetCordoned() || n.GetStatus().GetCordoned(): // by the operator, or on the node itself
+		return "cordoned"
 	case !record.Ready(n) || n.GetPlacement().GetRegisteredAt() == nil:
 		return "not ready"
-	case n.GetSpec().GetCordoned():
-		return "cordoned"
 	case !selects(spec.GetNodeSelector(), c.Record.GetMeta().GetLabels()):
 		return "without the wanted labels"
 	case total.Sandboxes > size.GetSandboxes():

@@ -81,6 +81,13 @@ func TestChoose(t *testing.T) {
 		{"a cordoned node beside a free one", spec(0), "", []Candidate{node("a", func(r *record.Resource) {
 			r.GetNode().GetSpec().Cordoned = true
 		}), node("b", nil)}, "b", ""},
+		{"a node that was cordoned on itself", spec(0), "", []Candidate{node("a", func(r *record.Resource) {
+			r.GetNode().GetStatus().Cordoned = true
+		})}, "", "no node of 1 takes it: 1 cordoned"},
+		{"a cordoned node that is not ready", spec(0), "", []Candidate{node("a", func(r *record.Resource) {
+			r.GetNode().GetStatus().Cordoned = true
+			r.GetNode().GetStatus().GetConditions()[0].State = resourcev1.ConditionState_CONDITION_STATE_FALSE
+		})}, "", "1 cordoned"},
 		{"labels wanted", selecting, "", []Candidate{node("a", nil), node("b", zoneB)}, "b", ""},
 		{"labels nobody has", selecting, "", []Candidate{node("a", nil)}, "", "1 without the wanted labels"},
 		{"as many sandboxes as fit", spec(0), "", []Candidate{loaded(node("a", nil), 3, 0)}, "a", ""},

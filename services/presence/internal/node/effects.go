@@ -31,7 +31,7 @@ func (n *Node) announce(s *state, conditions []*resourcev1.Condition) {
 	ready := conditions[len(conditions)-1]
 	p := &presencev1.Presence{
 		Ready:      ready.GetState() == resourcev1.ConditionState_CONDITION_STATE_TRUE,
-		Conditions: conditions[:len(conditions)-1], NodeUid: s.session.NodeUID,
+		Conditions: conditions[:len(conditions)-1], NodeUid: s.session.NodeUID, Admission: s.admission,
 	}
 	if s.session.open(boottime.Now()) {
 		p.SessionId, p.RenewedAt = s.session.ID, timestamppb.New(s.session.renewedAt)
@@ -158,6 +158,19 @@ func (n *Node) followRecord(ctx context.Context) {
 		n.send(ctx, func(s *state) { s.sentAt = time.Time{} }) // what was handed over may be lost
 		if backoff.Wait(ctx, watchAgain.Delay(attempt, rand.Float64())) != nil {
 			return
+		}
+	}
+}
+
+// followAdmission hears whether the node was cordoned or drained.
+func (n *Node) followAdmission(ctx context.Context) {
+	for ctx.Err() == nil { // a reader that was too far behind begins anew
+		err := n.deps.Admission.Follow(ctx, func(a *presencev1.Admission) error {
+			n.send(ctx, func(s *state) { s.admission = a })
+			return nil
+		})
+		if err != nil && ctx.Err() == nil {
+			n.log.Debug("stream ended", logging.Component("drain"), logging.Err(err))
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"staddle.internal/kit/fault"
 	"staddle.internal/kit/watch"
 	clusteraccessv1 "staddle.internal/proto/gen/staddle/clusteraccess/v1"
+	presencev1 "staddle.internal/proto/gen/staddle/presence/v1"
 	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
 
 	"staddle.internal/services/presence/internal/condition"
@@ -128,3 +129,29 @@ func (f *fakeCapability) Follow(ctx context.Context, tell func(condition.Observa
 		}
 	}
 }
+
+// fakeAdmission says what it is told to say, and hears what the record shows.
+type fakeAdmission struct {
+	hub  *watch.Hub[struct{}, *presencev1.Admission]
+	told *watch.Hub[struct{}, bool]
+}
+
+func newFakeAdmission() *fakeAdmission {
+	f := &fakeAdmission{hub: watch.New[struct{}, *presencev1.Admission](), told: watch.New[struct{}, bool]()}
+	f.hub.Set(struct{}{}, &presencev1.Admission{})
+	return f
+}
+
+func (f *fakeAdmission) Follow(ctx context.Context, tell func(*presencev1.Admission) error) error {
+	for ev := range f.hub.Subscribe(ctx) {
+		if ev.Kind == watch.Synced {
+			continue
+		}
+		if err := tell(ev.Value); err != nil {
+			return err
+		}
+	}
+	return context.Cause(ctx)
+}
+
+func (f *fakeAdmission) Told(cordoned bool) { f.told.Set(struct{}{}, cordoned) }

@@ -74,6 +74,14 @@ type Capability interface {
 	Follow(ctx context.Context, tell func(condition.Observation))
 }
 
+// Admission tells whether the node takes work; a *drain.Keeper.
+type Admission interface {
+	// Follow tells how it is now and after each change, until ctx ends or tell fails.
+	Follow(ctx context.Context, tell func(*presencev1.Admission) error) error
+	// Told is called with whether the node's record shows that it is cordoned.
+	Told(cordoned bool)
+}
+
 // Required is one capability that the node needs to be ready.
 type Required struct {
 	// Type of its condition.
@@ -90,6 +98,8 @@ type Deps struct {
 	Link Capability
 	// Required are the capabilities, in the order in which they are told.
 	Required []Required
+	// Admission is whether the node was cordoned or drained.
+	Admission Admission
 	// Log gets each change of READY and of the session.
 	Log *slog.Logger
 }
@@ -163,6 +173,7 @@ func (n *Node) Run(ctx context.Context, ready func()) (err error) {
 		wg.Go(func() { r.Capability.Follow(ctx, n.observer(ctx, s.required[i])) })
 	}
 	wg.Go(func() { n.followRecord(ctx) })
+	wg.Go(func() { n.followAdmission(ctx) })
 	wg.Go(func() { n.keepSession(ctx, s.session.ID) })
 	ready()
 	n.loop(ctx, s)
@@ -197,6 +208,7 @@ func (n *Node) tell(ctx context.Context, s *state) time.Time {
 	now := time.Now()
 	conditions, due := s.conditions(now)
 	n.announce(s, conditions)
+	n.deps.Admission.Told(s.record.GetNode().GetStatus().GetCordoned())
 	status, again := s.report(now, conditions)
 	if status != nil {
 		n.report(ctx, s, status, now)

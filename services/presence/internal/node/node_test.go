@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"staddle.internal/kit/fault"
 	"staddle.internal/kit/journal"
 	"staddle.internal/kit/leash"
+	presencev1 "staddle.internal/proto/gen/staddle/presence/v1"
 	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
 
 	"staddle.internal/services/presence/internal/condition"
@@ -25,6 +27,7 @@ type world struct {
 	cfg           Config
 	cluster       *fakeCluster
 	link, storage *fakeCapability
+	admission     *fakeAdmission
 	node          *Node
 	stop          func()
 	crash         func(cause error)
@@ -36,7 +39,8 @@ func inBubble(t *testing.T, test func(w *world)) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{
 			t: t, cluster: newFakeCluster(), link: newFakeCapability(), storage: newFakeCapability(),
-			cfg: Config{Name: "node1", Journal: path, TTL: 15 * time.Second, HoldDown: 5 * time.Second, Version: "v", BootID: "b"},
+			admission: newFakeAdmission(),
+			cfg:       Config{Name: "node1", Journal: path, TTL: 15 * time.Second, HoldDown: 5 * time.Second, Version: "v", BootID: "b"},
 		}
 		w.start()
 		defer func() { w.stop() }()
@@ -49,7 +53,7 @@ func (w *world) start() {
 	ctx, cancel := context.WithCancelCause(w.t.Context())
 	w.node = New(w.cfg, Deps{
 		Cluster: w.cluster, Link: w.link, Required: []Required{{Type: "Storage", Capability: w.storage}},
-		Log: slog.New(slog.DiscardHandler),
+		Admission: w.admission, Log: slog.New(slog.DiscardHandler),
 	})
 	done := make(chan error, 1)
 	go func() { done <- w.node.Run(ctx, func() {}) }()
@@ -292,6 +296,37 @@ func TestNode_ADeniedNodeHasNoSession(t *testing.T) {
 		if p.GetReady() || p.GetSessionId() != 0 {
 			t.Errorf("presence of a removed node is %v", p)
 		}
+	})
+}
+
+// A cordon of the node itself is told to the cluster, and whoever waits for that hears
+// of it; it is no reason not to be ready. A shutdown is.
+func TestNode_TellsOfCordonAndShutdown(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.up()
+		w.admission.hub.Set(struct{}{}, &presencev1.Admission{Cordoned: true, CordonReason: "new disks", Holding: true})
+		w.after(time.Second)
+		w.wantReady("cordoned", true)
+		status, _, _, _ := w.cluster.look()
+		if !status.GetCordoned() || status.GetCordonReason() != "new disks" || !status.GetHolding() {
+			t.Errorf("the record of a cordoned node says %v", status)
+		}
+		if told, _ := w.admission.told.Get(struct{}{}); !told {
+			t.Error("nobody was told that the record shows the cordon")
+		}
+		if a := w.node.Presence().GetAdmission(); !a.GetCordoned() {
+			t.Errorf("presence shows admission %v", a)
+		}
+		w.admission.hub.Set(struct{}{}, &presencev1.Admission{Shutdown: &presencev1.DrainProgress{}})
+		w.after(time.Second)
+		w.wantReady("shutting down", false)
+		status, _, _, _ = w.cluster.look()
+		if status.GetCordoned() || !strings.Contains(find(status, condition.Ready).GetReason(), "shut down") {
+			t.Errorf("the record of a node that is shut down says %v", status)
+		}
+		w.admission.hub.Set(struct{}{}, &presencev1.Admission{})
+		w.after(time.Second)
+		w.wantReady("open again", true)
 	})
 }
 

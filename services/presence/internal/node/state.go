@@ -7,6 +7,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"staddle.internal/kit/boottime"
+	presencev1 "staddle.internal/proto/gen/staddle/presence/v1"
 	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
 
 	"staddle.internal/services/presence/internal/condition"
@@ -29,6 +30,7 @@ type state struct {
 	capacity  *resourcev1.NodeCapacity
 	addresses []string
 	gateway   string
+	admission *presencev1.Admission // nil before it was heard of
 
 	sent       *resourcev1.NodeStatus // newest that was handed over
 	sentAt     time.Time
@@ -99,6 +101,9 @@ func (s *state) conditions(now time.Time) ([]*resourcev1.Condition, time.Time) {
 func (s *state) conjunction(now time.Time, all []*resourcev1.Condition) *resourcev1.Condition {
 	ready := &resourcev1.Condition{Type: condition.Ready}
 	ready.State, ready.Reason = condition.Conjunction(all)
+	if s.admission.GetShutdown() != nil {
+		ready.State, ready.Reason = resourcev1.ConditionState_CONDITION_STATE_FALSE, "the machine is being shut down"
+	}
 	if s.leaving {
 		ready.State, ready.Reason = resourcev1.ConditionState_CONDITION_STATE_FALSE, "presence is stopping"
 	}
@@ -139,12 +144,13 @@ func (s *state) linkCondition(now time.Time) (*resourcev1.Condition, time.Time) 
 // the status, without seq, or when to look again.
 func (s *state) report(now time.Time, conditions []*resourcev1.Condition) (*resourcev1.NodeStatus, time.Time) {
 	ready := conditions[len(conditions)-1]
-	if s.session.NodeUID == "" || ready.GetState() == resourcev1.ConditionState_CONDITION_STATE_UNKNOWN {
+	if s.session.NodeUID == "" || s.admission == nil || ready.GetState() == resourcev1.ConditionState_CONDITION_STATE_UNKNOWN {
 		return nil, time.Time{} // nothing to tell about, or not enough
 	}
 	status := &resourcev1.NodeStatus{
 		Conditions: conditions, Capacity: s.capacity, Addresses: s.addresses, GatewayAddress: s.gateway,
 		Version: s.cfg.Version, BootId: s.cfg.BootID,
+		Cordoned: s.admission.GetCordoned(), CordonReason: s.admission.GetCordonReason(), Holding: s.admission.GetHolding(),
 	}
 	shown := s.record.GetNode().GetStatus()
 	counts := shown.GetSeq() > s.record.GetNode().GetPlacement().GetStatusSeq() // what was said before the session does not

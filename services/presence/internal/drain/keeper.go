@@ -1,0 +1,336 @@
+// Package drain owns whether the node takes work: cordon, drain, and the drain of a
+// machine that is shut down.
+//
+// What was asked for is written down before it is answered. From then on one goroutine
+// makes the holds at sandboxhost match it, whoever dies, and tells how far that is
+// from what sandboxhost says, never from what was asked of it. Where one of the two
+// has lost its notes, those of the other count. It must never stop a sandbox itself,
+// and never call one dead that was only asked to stop. In the trail it comes after
+// the API, and before the holds of sandboxhost.
+package drain
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"staddle.internal/kit/backoff"
+	"staddle.internal/kit/boottime"
+	"staddle.internal/kit/journal"
+	"staddle.internal/kit/logging"
+	"staddle.internal/kit/watch"
+	presencev1 "staddle.internal/proto/gen/staddle/presence/v1"
+	sandboxhostv1 "staddle.internal/proto/gen/staddle/sandboxhost/v1"
+)
+
+// Config says which node it is.
+type Config struct {
+	// Journal is the path of the notes. Its folder must exist.
+	Journal string
+	// BootID is that of the running kernel.
+	BootID string
+}
+
+// Host is what is needed of sandboxhost. Its errors carry kinds.
+type Host interface {
+	// Holds returns the holds that stand.
+	Holds(ctx context.Context) ([]*sandboxhostv1.Hold, error)
+	// Ensure places a hold.
+	Ensure(ctx context.Context, hold *sandboxhostv1.Hold) error
+	// Lift takes a hold away.
+	Lift(ctx context.Context, purpose sandboxhostv1.HoldPurpose) error
+	// Sandboxes tells every message of WatchSandboxes until it ends, and returns why,
+	// never nil.
+	Sandboxes(ctx context.Context, tell func(*sandboxhostv1.WatchSandboxesResponse)) error
+	// Grants does the same for WatchGrants.
+	Grants(ctx context.Context, tell func(*sandboxhostv1.WatchGrantsResponse)) error
+}
+
+// Deps is what a Keeper works with.
+type Deps struct {
+	// Host is sandboxhost; nil on a node that has none.
+	Host Host
+	// Log gets each change that was asked for.
+	Log *slog.Logger
+}
+
+const (
+	// tellLimit is how long a drain waits for the cluster to be told of the cordon.
+	tellLimit = 3 * time.Second
+	// recheck is how often the holds are asked for although nobody said that they changed.
+	recheck = 30 * time.Second
+)
+
+// retry is the wait after sandboxhost did not answer.
+var retry = backoff.Policy{Initial: 50 * time.Millisecond, Cap: 2 * time.Second, Stable: 10 * time.Second}
+
+// Keeper keeps the node cordoned and drained, or open. Make it with New and let it
+// Run once.
+type Keeper struct {
+	cfg  Config
+	deps Deps
+	hub  *watch.Hub[struct{}, *presencev1.Admission]
+	wake chan struct{} // what is wanted may have changed
+
+	mu      sync.Mutex // guards all below, and is held over the write to the journal
+	journal *journal.Journal
+	record  *presencev1.AdmissionRecord // nil while nobody knows
+	seen    picture
+	askedAt time.Time // when the newest drain was asked for; zero for one of a life before
+}
+
+// New returns a keeper that knows nothing before Run.
+func New(cfg Config, deps Deps) *Keeper {
+	k := &Keeper{
+		cfg: cfg, deps: deps, wake: make(chan struct{}, 1), hub: watch.New[struct{}, *presencev1.Admission](),
+		seen: picture{away: "sandboxhost was not asked yet", troubles: map[string]*presencev1.DrainSandbox{}},
+	}
+	k.hub.Set(struct{}{}, &presencev1.Admission{})
+	return k
+}
+
+// Run keeps the holds as they are asked for until ctx ends. It is ready once its
+// notes are read; what sandboxhost does holds nobody up. What it placed stays.
+func (k *Keeper) Run(ctx context.Context, ready func()) (err error) {
+	j, _, err := journal.Open(journal.Options{Path: k.cfg.Journal, Kind: "presence-drain", Version: 1, Log: k.deps.Log})
+	if err != nil {
+		return err
+	}
+	defer func() { err = k.close(err) }()
+	r, err := load(j)
+	if err != nil {
+		return errors.Join(err, j.Close())
+	}
+	k.change(func() {
+		k.journal, k.record = j, reborn(r, k.cfg.BootID)
+		k.seen.told = k.record.GetDrain() != nil // a drain of a life before has waited
+	})
+	ready()
+	if k.deps.Host == nil {
+		<-ctx.Done()
+		return context.Cause(ctx)
+	}
+	for attempt := 0; ctx.Err() == nil; {
+		began := time.Now()
+		err := k.round(ctx)
+		if err == nil || ctx.Err() != nil {
+			continue
+		}
+		k.lose(err)
+		attempt = retry.Next(attempt, time.Since(began))
+		k.deps.Log.Debug("stream ended", logging.Component("sandboxhost"), logging.Err(err))
+		k.pause(ctx, retry.Delay(attempt, rand.Float64()))
+	}
+	return context.Cause(ctx)
+}
+
+// close ends the notes, joined to a cause.
+func (k *Keeper) close(cause error) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.journal == nil {
+		return cause
+	}
+	j := k.journal
+	k.journal = nil
+	if err := j.Close(); err != nil {
+		return errors.Join(cause, err)
+	}
+	return cause
+}
+
+// round makes the holds match once, and follows what comes of it until something
+// else is wanted; then it returns nil.
+func (k *Keeper) round(ctx context.Context) error {
+	have, err := k.deps.Host.Holds(ctx)
+	if err != nil {
+		return err
+	}
+	want, wait, err := k.want(have)
+	if err != nil {
+		return err
+	}
+	ensure, lift := difference(want, have)
+	for _, h := range ensure {
+		if err := k.deps.Host.Ensure(ctx, h); err != nil {
+			return err
+		}
+	}
+	for _, p := range lift {
+		if err := k.deps.Host.Lift(ctx, p); err != nil {
+			return err
+		}
+	}
+	k.change(func() { k.confirm(want) })
+	if len(want) == 0 {
+		k.pause(ctx, min(wait, recheck))
+		return nil
+	}
+	return k.follow(ctx, want, wait)
+}
+
+// confirm takes note of the holds that stand now. What was listed before counts no
+// more: a sandbox that is missing there may have been started since.
+func (k *Keeper) confirm(holds []*sandboxhostv1.Hold) {
+	k.seen.away, k.seen.holds = "", holds
+	k.seen.sandboxes, k.seen.grants = map[string]*sandboxhostv1.SandboxState{}, map[string]*sandboxhostv1.Grant{}
+	k.seen.synced.sandboxes, k.seen.synced.grants = false, false
+}
+
+// want says which holds should stand, and after what time that may be different. A
+// drain waits a moment for the cluster to be told: what is not placed here need not be
+// stopped.
+func (k *Keeper) want(have []*sandboxhostv1.Hold) ([]*sandboxhostv1.Hold, time.Duration, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.record == nil {
+		if err := k.recoverLocked(have); err != nil {
+			return nil, 0, err
+		}
+	}
+	left := time.Until(k.askedAt.Add(tellLimit))
+	if k.record.GetDrain() == nil || k.seen.told || left <= 0 {
+		k.seen.told = k.record.GetDrain() != nil
+		return wanted(k.record), recheck, nil
+	}
+	early := proto.CloneOf(k.record)
+	early.Drain = nil
+	holds := wanted(early)
+	for _, h := range have { // an earlier drain, whose notes are lost or that was joined, goes on
+		if h.GetPurpose() == forDrain {
+			holds = append(holds, h)
+		}
+	}
+	return holds, left, nil
+}
+
+// recoverLocked takes what sandboxhost has for what was asked for.
+func (k *Keeper) recoverLocked(have []*sandboxhostv1.Hold) error {
+	r := found(have, k.cfg.BootID, now())
+	if r == nil {
+		return nil
+	}
+	if err := save(k.journal, r); err != nil {
+		return err
+	}
+	k.deps.Log.Warn("notes recovered", logging.Component("sandboxhost"), logging.Count(len(have)))
+	k.record = r
+	k.publishLocked()
+	return nil
+}
+
+// follow watches sandboxes and grants under the holds until something else is wanted.
+func (k *Keeper) follow(ctx context.Context, want []*sandboxhostv1.Hold, wait time.Duration) error {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ended := make(chan error, 2)
+	wg.Go(func() { ended <- k.deps.Host.Sandboxes(ctx, k.sandbox) }) // waited for above, like the other
+	wg.Go(func() { ended <- k.deps.Host.Grants(ctx, k.grant) })
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	for {
+		select {
+		case err := <-ended:
+			return err
+		case <-ctx.Done():
+			return nil
+		case <-k.wake:
+		case <-timer.C:
+		}
+		have, err := k.deps.Host.Holds(ctx)
+		if err != nil {
+			return err
+		}
+		next, again, err := k.want(have)
+		if err != nil {
+			return err
+		}
+		if ensure, lift := difference(next, have); len(ensure)+len(lift) > 0 || len(next) != len(want) {
+			return nil
+		}
+		timer.Reset(again)
+	}
+}
+
+// sandbox takes one message about sandboxes.
+func (k *Keeper) sandbox(msg *sandboxhostv1.WatchSandboxesResponse) {
+	k.change(func() {
+		switch e := msg.GetEvent().(type) {
+		case *sandboxhostv1.WatchSandboxesResponse_Changed:
+			k.seen.sandboxes[e.Changed.GetUid()] = e.Changed
+			_, known := k.seen.troubles[e.Changed.GetUid()]
+			if e.Changed.GetTrouble() != "" && (known || len(k.seen.troubles) < maxListed) {
+				k.seen.troubles[e.Changed.GetUid()] = entry(e.Changed)
+			}
+		case *sandboxhostv1.WatchSandboxesResponse_Forgotten:
+			delete(k.seen.sandboxes, e.Forgotten.GetUid())
+		case *sandboxhostv1.WatchSandboxesResponse_Synced:
+			k.seen.synced.sandboxes = true
+		}
+	})
+}
+
+// grant takes one message about grants.
+func (k *Keeper) grant(msg *sandboxhostv1.WatchGrantsResponse) {
+	k.change(func() {
+		switch e := msg.GetEvent().(type) {
+		case *sandboxhostv1.WatchGrantsResponse_Changed:
+			k.seen.grants[e.Changed.GetDiskUid()] = e.Changed
+		case *sandboxhostv1.WatchGrantsResponse_Forgotten:
+			delete(k.seen.grants, e.Forgotten.GetDiskUid())
+		case *sandboxhostv1.WatchGrantsResponse_Synced:
+			k.seen.synced.grants = true
+		}
+	})
+}
+
+// lose notes that sandboxhost cannot be asked. What it said before is shown on, and
+// not counted as done.
+func (k *Keeper) lose(err error) {
+	k.change(func() { k.seen.away = clip("the holds of sandboxhost cannot be looked after: " + err.Error()) })
+}
+
+// pause waits, until something else is wanted at most.
+func (k *Keeper) pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-k.wake:
+	case <-timer.C:
+	}
+}
+
+// change changes what is known and shows it.
+func (k *Keeper) change(f func()) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	f()
+	k.publishLocked()
+}
+
+// publishLocked shows how it is, if that has changed.
+func (k *Keeper) publishLocked() {
+	a := &presencev1.Admission{
+		Cordoned: k.record.GetCordoned(), CordonedAt: k.record.GetCordonedAt(), CordonReason: k.record.GetCordonReason(),
+		Holding: len(k.seen.holds) > 0,
+	}
+	if d := k.record.GetDrain(); d != nil {
+		a.Drain = assess(forDrain, d, &k.seen)
+	}
+	if d := k.record.GetShutdown(); d != nil {
+		a.Shutdown = assess(forShutdown, d, &k.seen)
+	}
+	if was, _ := k.hub.Get(struct{}{}); !proto.Equal(was, a) {
+		k.hub.Set(struct{}{}, a)
+	}
+}
+
+func now() moment { return moment{Wall: time.Now(), Boot: boottime.Now()} }

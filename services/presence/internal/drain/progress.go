@@ -33,7 +33,7 @@ func assess(purpose sandboxhostv1.HoldPurpose, d *presencev1.DrainRecord, p *pic
 	}
 	alive, all := living(d, p)
 	out.Sandboxes, out.Dead = uint32(all), uint32(all-len(alive))
-	out.Disks = uint32(len(p.grants)) // only the cluster's sandboxes have any, and every scope has those
+	out.Disks = uint32(len(mounted(p)))
 	out.Waiting = listed(alive)
 	switch {
 	case purpose == forDrain && !p.told:
@@ -47,7 +47,7 @@ func assess(purpose sandboxhostv1.HoldPurpose, d *presencev1.DrainRecord, p *pic
 	case len(alive) > 0:
 		out.Step, out.WaitingFor = presencev1.DrainStep_DRAIN_STEP_STOPPING, "sandboxes to end: "+names(alive)
 	case out.GetDisks() > 0:
-		out.Step, out.WaitingFor = presencev1.DrainStep_DRAIN_STEP_UNMOUNTING, "storage-agent to unmount disks: "+diskNames(p)
+		out.Step, out.WaitingFor = presencev1.DrainStep_DRAIN_STEP_UNMOUNTING, "storage-agent to unmount disks: "+few(mounted(p))
 	default:
 		out.Step = presencev1.DrainStep_DRAIN_STEP_DONE
 	}
@@ -112,13 +112,17 @@ func names(alive []*sandboxhostv1.SandboxState) string {
 	return few(all)
 }
 
-func diskNames(p *picture) string {
+// mounted names the disks that are not unmounted for a fact. Only sandboxes of the
+// cluster have any, and every scope has those.
+func mounted(p *picture) []string {
 	var all []string
 	for _, g := range p.grants {
-		all = append(all, g.GetDisk())
+		if g.GetState() != sandboxhostv1.GrantState_GRANT_STATE_PARKED {
+			all = append(all, g.GetDisk())
+		}
 	}
 	slices.Sort(all)
-	return few(all)
+	return all
 }
 
 func few(all []string) string {

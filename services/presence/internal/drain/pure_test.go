@@ -181,8 +181,13 @@ func TestAssess(t *testing.T) {
 			presencev1.DrainStep_DRAIN_STEP_DONE, 0, 0, ""},
 		{"a disk is mounted", func(p *picture) {
 			put(p, box("a", "cluster", stopped, true, true))
-			p.grants["d"] = &sandboxhostv1.Grant{Disk: "data"}
+			p.grants["d"] = &sandboxhostv1.Grant{Disk: "data", State: sandboxhostv1.GrantState_GRANT_STATE_IDLE}
+			p.grants["e"] = &sandboxhostv1.Grant{Disk: "other", State: sandboxhostv1.GrantState_GRANT_STATE_PARKED}
 		}, presencev1.DrainStep_DRAIN_STEP_UNMOUNTING, 1, 1, "data"},
+		{"all disks are unmounted", func(p *picture) {
+			put(p, box("a", "cluster", stopped, true, true))
+			p.grants["d"] = &sandboxhostv1.Grant{Disk: "data", State: sandboxhostv1.GrantState_GRANT_STATE_PARKED}
+		}, presencev1.DrainStep_DRAIN_STEP_DONE, 1, 1, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p := &picture{

@@ -43,6 +43,14 @@ func (s *grantServer) RevokeDisk(_ context.Context, req *sandboxhostv1.RevokeDis
 	return &sandboxhostv1.RevokeDiskResponse{}, nil
 }
 
+// ParkDisk says that an idle disk is unmounted.
+func (s *grantServer) ParkDisk(_ context.Context, req *sandboxhostv1.ParkDiskRequest) (*sandboxhostv1.ParkDiskResponse, error) {
+	if err := s.store.Park(id.Disk(req.GetDiskUid()), req.GetEpoch()); err != nil {
+		return nil, err
+	}
+	return &sandboxhostv1.ParkDiskResponse{}, nil
+}
+
 // ForgetGrant drops a returned grant.
 func (s *grantServer) ForgetGrant(_ context.Context, req *sandboxhostv1.ForgetGrantRequest) (*sandboxhostv1.ForgetGrantResponse, error) {
 	if err := s.store.Forget(id.Disk(req.GetDiskUid()), req.GetEpoch()); err != nil {

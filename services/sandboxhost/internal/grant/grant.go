@@ -40,6 +40,8 @@ const (
 	held     = sandboxhostv1.GrantState_GRANT_STATE_HELD
 	revoked  = sandboxhostv1.GrantState_GRANT_STATE_REVOKED
 	returned = sandboxhostv1.GrantState_GRANT_STATE_RETURNED
+	idle     = sandboxhostv1.GrantState_GRANT_STATE_IDLE
+	parked   = sandboxhostv1.GrantState_GRANT_STATE_PARKED
 )
 
 // notes is where grants are kept; a *journal.Journal.
@@ -183,19 +185,35 @@ func (s *Store) returnAbsent() error {
 	return nil
 }
 
-// settle returns the grants of a sandbox that can be returned.
+// settle returns the grants of a sandbox that can be returned, and lets those be
+// unmounted that a hold keeps unused.
 func (s *Store) settle(uid id.Sandbox) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for disk, g := range s.grants {
-		if g.GetSandboxUid() == string(uid) && s.over(g) {
-			if err := s.moveLocked(disk, g, returned); err != nil {
-				return err
-			}
+		if g.GetSandboxUid() != string(uid) {
+			continue
+		}
+		var err error
+		switch state, _ := s.host.States().Get(uid); {
+		case s.over(g):
+			err = s.moveLocked(disk, g, returned)
+		case g.GetState() == held && state.GetHeld() && state.GetDead():
+			// What it shows holds: before another attempt uses a disk it shows another phase,
+			// and then asks for its disks anew.
+			err = s.moveLocked(disk, g, idle)
+		case unused(g) && state != nil && !state.GetHeld():
+			err = s.dropLocked(disk, g)
+		}
+		if err != nil {
+			return err
 		}
 	}
 	return nil
 }
+
+// unused says whether nobody can use a grant before it was given anew.
+func unused(g *sandboxhostv1.Grant) bool { return g.GetState() == idle || g.GetState() == parked }
 
 // over decides whether a grant can be returned now: it was asked back and no
 // container of the sandbox is there, or the sandbox will never run again.
@@ -259,8 +277,11 @@ func (s *Store) Revoke(disk id.Disk, epoch uint64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	g := s.grants[disk]
-	if g == nil || g.GetEpoch() != epoch || g.GetState() != held {
+	switch {
+	case g == nil || g.GetEpoch() != epoch || g.GetState() != held && !unused(g):
 		return nil
+	case unused(g):
+		return s.moveLocked(disk, g, returned)
 	}
 	if err := s.moveLocked(disk, g, revoked); err != nil {
 		return err
@@ -269,6 +290,17 @@ func (s *Store) Revoke(disk id.Disk, epoch uint64) error {
 		return s.moveLocked(disk, g, returned)
 	}
 	return nil
+}
+
+// Park notes that an idle disk is unmounted; see ParkDisk of the contract.
+func (s *Store) Park(disk id.Disk, epoch uint64) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	g := s.grants[disk]
+	if g == nil || g.GetEpoch() != epoch || g.GetState() != idle {
+		return nil
+	}
+	return s.moveLocked(disk, g, parked)
 }
 
 // Forget drops a returned grant; see ForgetGrant of the contract.
@@ -283,6 +315,11 @@ func (s *Store) Forget(disk id.Disk, epoch uint64) error {
 		return fault.WithReason(fault.New(fault.Conflict, "forget grant of disk %s: sandbox %s has not given it back",
 			disk, g.GetSandboxUid()), "NOT_RETURNED")
 	}
+	return s.dropLocked(disk, g)
+}
+
+// dropLocked forgets a grant, durably first.
+func (s *Store) dropLocked(disk id.Disk, g *sandboxhostv1.Grant) error {
 	if err := s.notes.Update(func(tx journal.Tx) error { return tx.Delete(bucket, string(disk)) }); err != nil {
 		return fmt.Errorf("forget grant of disk %s: %w", disk, err)
 	}

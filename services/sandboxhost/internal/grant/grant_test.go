@@ -211,3 +211,63 @@ func TestStore_ReturnsWhenThereIsRoomAgain(t *testing.T) {
 	b.full.Store(false)
 	b.awaitState(returned)
 }
+
+// A disk of a sandbox that is held and dead may be unmounted, and its grant comes
+// anew once the hold is lifted: the right to it never changed hands.
+func TestStore_AHeldSandboxGivesItsDiskBackForAWhile(t *testing.T) {
+	b := newBench(t)
+	show := func(phase resourcev1.SandboxPhase, held, dead bool) {
+		b.host.hub.Set(one, &sandboxhostv1.SandboxState{
+			Uid: string(one), Held: held, Dead: dead, Status: &resourcev1.SandboxStatus{Phase: phase},
+		})
+	}
+	b.must(b.grant(one, 1))
+	show(resourcev1.SandboxPhase_SANDBOX_PHASE_STOPPED, false, true) // as asked: it may start at any time
+	show(resourcev1.SandboxPhase_SANDBOX_PHASE_STOPPING, true, false)
+	b.must(b.Park(disk, 1))
+	b.restart()
+	if got := b.state(); got != held {
+		t.Fatalf("a grant in use is %v under a hold, want held", got)
+	}
+	show(resourcev1.SandboxPhase_SANDBOX_PHASE_STOPPED, true, true)
+	b.awaitState(idle)
+	if len(b.Disks(one)) != 0 {
+		t.Fatal("an idle disk is still handed out")
+	}
+	b.must(b.Park(disk, 2)) // of another right
+	b.must(b.grant(one, 1)) // says nothing new
+	if got := b.state(); got != idle {
+		t.Fatalf("the grant is %v, want idle", got)
+	}
+	b.must(b.Park(disk, 1))
+	b.restart()
+	if got := b.state(); got != parked {
+		t.Fatalf("after a restart the grant is %v, want parked", got)
+	}
+	if err := b.grant(other, 2); fault.Reason(err) != "IN_USE" {
+		t.Fatalf("a parked disk for another sandbox: %v, want IN_USE", err)
+	}
+	show(resourcev1.SandboxPhase_SANDBOX_PHASE_PENDING, false, false)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if err := watch.AwaitGone(ctx, b.Grants(), disk); err != nil {
+		t.Fatalf("the grant after the hold: %v", err)
+	}
+	b.must(b.grant(one, 1))
+	if len(b.Disks(one)) != 1 {
+		t.Fatal("the disk is not the sandbox's again")
+	}
+}
+
+func TestStore_RevokeReturnsWhatNobodyUses(t *testing.T) {
+	b := newBench(t)
+	b.must(b.grant(one, 1))
+	b.host.hub.Set(one, &sandboxhostv1.SandboxState{
+		Uid: string(one), Held: true, Dead: true, Status: &resourcev1.SandboxStatus{Phase: resourcev1.SandboxPhase_SANDBOX_PHASE_STOPPED},
+	})
+	b.awaitState(idle)
+	b.must(b.Revoke(disk, 1))
+	if got := b.state(); got != returned {
+		t.Fatalf("an idle grant is %v after it was revoked, want returned", got)
+	}
+}

@@ -27,6 +27,8 @@ func TestDecideLease(t *testing.T) {
 		held     = sandboxhostv1.GrantState_GRANT_STATE_HELD
 		revoked  = sandboxhostv1.GrantState_GRANT_STATE_REVOKED
 		returned = sandboxhostv1.GrantState_GRANT_STATE_RETURNED
+		idle     = sandboxhostv1.GrantState_GRANT_STATE_IDLE
+		parked   = sandboxhostv1.GrantState_GRANT_STATE_PARKED
 		bound    = resourcev1.DiskLeasePhase_DISK_LEASE_PHASE_BOUND
 		released = resourcev1.DiskLeasePhase_DISK_LEASE_PHASE_RELEASED
 	)
@@ -42,6 +44,10 @@ func TestDecideLease(t *testing.T) {
 		{"a bound lease is bound again after a loss", false, bound, none, Unknown, Bind},
 		{"a bound lease that is granted stays so", false, bound, held, Unknown, Bind},
 		{"a lease whose sandbox is gone waits for its end", false, bound, returned, Unknown, Rest},
+		{"an idle disk is parked", false, bound, idle, Unknown, Park},
+		{"a parked disk rests", false, bound, parked, Unknown, Rest},
+		{"an ended lease of an idle disk is asked back", true, bound, idle, Unknown, Revoke},
+		{"an ended lease of a parked disk is asked back", true, bound, parked, Unknown, Revoke},
 		{"an ended lease in use is asked back", true, bound, held, Unknown, Revoke},
 		{"an ended lease stays held until the host gives it back", true, bound, revoked, Unknown, Rest},
 		{"a returned lease is released", true, bound, returned, Unknown, Release},
@@ -222,6 +228,11 @@ func (h *host) RevokeDisk(context.Context, *sandboxhostv1.RevokeDiskRequest, ...
 	return &sandboxhostv1.RevokeDiskResponse{}, nil
 }
 
+func (h *host) ParkDisk(context.Context, *sandboxhostv1.ParkDiskRequest, ...grpc.CallOption) (*sandboxhostv1.ParkDiskResponse, error) {
+	h.move(sandboxhostv1.GrantState_GRANT_STATE_PARKED)
+	return &sandboxhostv1.ParkDiskResponse{}, nil
+}
+
 func (h *host) ForgetGrant(context.Context, *sandboxhostv1.ForgetGrantRequest, ...grpc.CallOption) (*sandboxhostv1.ForgetGrantResponse, error) {
 	h.mu.Lock()
 	g := h.grant
@@ -350,6 +361,33 @@ func TestAgent_GrantTriangle(t *testing.T) {
 	if attached() != "" {
 		t.Fatalf("released, but attached for %q", attached())
 	}
+}
+
+// The disk of a held sandbox is unmounted and stays its own.
+func TestAgent_ParksTheDiskOfAHeldSandbox(t *testing.T) {
+	w := start(t)
+	w.cluster.put(lease(false, nil))
+	w.host.synced()
+	w.cluster.live(true)
+	eventually(t, "bound", func() bool { return w.cluster.phase(leaseUID) == resourcev1.DiskLeasePhase_DISK_LEASE_PHASE_BOUND })
+	parked := func() bool {
+		volumes, err := w.store.List()
+		return err == nil && len(volumes) == 1 && volumes[0].Parked && volumes[0].Path == ""
+	}
+	w.host.move(sandboxhostv1.GrantState_GRANT_STATE_IDLE)
+	eventually(t, "parked", func() bool { return w.host.state() == sandboxhostv1.GrantState_GRANT_STATE_PARKED && parked() })
+	if got := w.attached(); got != sandboxUID {
+		t.Errorf("the parked volume belongs to %q, want its sandbox", got)
+	}
+	if got := w.cluster.phase(leaseUID); got != resourcev1.DiskLeasePhase_DISK_LEASE_PHASE_BOUND {
+		t.Errorf("the lease of a parked disk is %v, want bound", got)
+	}
+	if _, err := w.host.ForgetGrant(t.Context(), nil); err != nil { // the hold is lifted
+		t.Fatal(err)
+	}
+	eventually(t, "granted again", func() bool {
+		return w.host.state() == sandboxhostv1.GrantState_GRANT_STATE_HELD && !parked()
+	})
 }
 
 func TestOutlived(t *testing.T) {

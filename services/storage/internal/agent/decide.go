@@ -19,6 +19,8 @@ const (
 	Revoke
 	// Release: nobody uses the disk any more; unmount it, drop the grant, report.
 	Release
+	// Park: nobody uses the disk while its sandbox is held; unmount it. The right stays.
+	Park
 )
 
 // User says whether a process of the sandbox may still use the disk, as the
@@ -42,16 +44,13 @@ func DecideLease(lease *resourcev1.Resource, grant *sandboxhostv1.Grant, user Us
 	phase := lease.GetDiskLease().GetStatus().GetPhase()
 	ended := phase == resourcev1.DiskLeasePhase_DISK_LEASE_PHASE_RELEASED
 	if lease.GetMeta().GetDeletingAt() == nil {
-		if ended || grant.GetState() == sandboxhostv1.GrantState_GRANT_STATE_REVOKED || grant.GetState() == sandboxhostv1.GrantState_GRANT_STATE_RETURNED {
-			return Rest
-		}
-		return Bind
+		return decideLive(ended, grant.GetState())
 	}
 	if ended {
 		return Rest
 	}
 	switch grant.GetState() {
-	case sandboxhostv1.GrantState_GRANT_STATE_HELD:
+	case sandboxhostv1.GrantState_GRANT_STATE_HELD, sandboxhostv1.GrantState_GRANT_STATE_IDLE, sandboxhostv1.GrantState_GRANT_STATE_PARKED:
 		return Revoke
 	case sandboxhostv1.GrantState_GRANT_STATE_REVOKED:
 		return Rest
@@ -65,6 +64,20 @@ func DecideLease(lease *resourcev1.Resource, grant *sandboxhostv1.Grant, user Us
 		return Release
 	}
 	return Rest
+}
+
+// decideLive is for a lease that has not been ended.
+func decideLive(released bool, grant sandboxhostv1.GrantState) Move {
+	if released {
+		return Rest
+	}
+	switch grant {
+	case sandboxhostv1.GrantState_GRANT_STATE_IDLE:
+		return Park
+	case sandboxhostv1.GrantState_GRANT_STATE_REVOKED, sandboxhostv1.GrantState_GRANT_STATE_RETURNED, sandboxhostv1.GrantState_GRANT_STATE_PARKED:
+		return Rest
+	}
+	return Bind
 }
 
 // Outlived says whether a volume is attached under a right that the coordinator has

@@ -23,6 +23,8 @@ func (a *Agent) lease(ctx context.Context, record *resourcev1.Resource) error {
 		return err
 	case move == Bind:
 		return a.bind(ctx, record)
+	case move == Park:
+		return a.park(ctx, record)
 	}
 	if err := a.takeBack(ctx, spec, move); err != nil || move != Release {
 		return err
@@ -58,7 +60,7 @@ func (a *Agent) takeBack(ctx context.Context, spec *resourcev1.DiskLeaseSpec, mo
 		return err
 	case Release:
 		return a.release(ctx, spec)
-	case Rest, Bind:
+	case Rest, Bind, Park:
 	}
 	return nil
 }
@@ -109,6 +111,23 @@ func (a *Agent) attachAndGrant(ctx context.Context, spec *resourcev1.DiskLeaseSp
 		Epoch: spec.GetEpoch(), Path: attached.GetVolume().GetPath(),
 	})
 	return err
+}
+
+// park unmounts the disk of a sandbox that is held, and says so once that is a fact. The
+// lease stays bound: the disk is the sandbox's, and is mounted again for it alone.
+func (a *Agent) park(ctx context.Context, record *resourcev1.Resource) error {
+	spec := record.GetDiskLease().GetSpec()
+	_, err := a.deps.Storage.DetachVolume(ctx, &storagev1.DetachVolumeRequest{
+		Uid: spec.GetDiskUid(), Holder: spec.GetSandboxUid(), Epoch: spec.GetEpoch(), KeepRight: true,
+	})
+	if err != nil {
+		return err
+	}
+	_, err = a.deps.Grants.ParkDisk(ctx, &sandboxhostv1.ParkDiskRequest{DiskUid: spec.GetDiskUid(), Epoch: spec.GetEpoch()})
+	if err != nil {
+		return err
+	}
+	return a.reportLease(ctx, record, leaseStatus(resourcev1.DiskLeasePhase_DISK_LEASE_PHASE_BOUND, "unmounted: the node keeps the sandbox stopped"))
 }
 
 // release unmounts what nobody can use any more. The order matters: the grant is

@@ -52,7 +52,11 @@ func (s *Server) AttachVolume(_ context.Context, r *storagev1.AttachVolumeReques
 
 // DetachVolume is documented in the contract.
 func (s *Server) DetachVolume(_ context.Context, r *storagev1.DetachVolumeRequest) (*storagev1.DetachVolumeResponse, error) {
-	if err := s.store.Detach(id.Disk(r.GetUid()), id.Sandbox(r.GetHolder()), r.GetEpoch()); err != nil {
+	end := s.store.Detach
+	if r.GetKeepRight() {
+		end = s.store.Park
+	}
+	if err := end(id.Disk(r.GetUid()), id.Sandbox(r.GetHolder()), r.GetEpoch()); err != nil {
 		return nil, err
 	}
 	return &storagev1.DetachVolumeResponse{}, nil

@@ -33,10 +33,13 @@ func (s *Store) Attach(uid id.Disk, holder id.Sandbox, epoch uint64) (Volume, er
 			return Volume{}, classify(fmt.Errorf("attach volume %s: %w", uid, err))
 		}
 	}
+	if err := s.unpark(uid); err != nil {
+		return Volume{}, classify(fmt.Errorf("attach volume %s: %w", uid, err))
+	}
 	if err := s.mount(uid); err != nil {
 		return Volume{}, classify(fmt.Errorf("attach volume %s: %w", uid, err))
 	}
-	if v.Holder != holder {
+	if v.Holder != holder || v.Parked {
 		s.log.Info("volume attached", uid.Attr(), holder.Attr(), logging.Epoch(epoch))
 	}
 	return s.read(uid)
@@ -81,8 +84,65 @@ func (s *Store) Detach(uid id.Disk, holder id.Sandbox, epoch uint64) error {
 	if err := writeNote(s.folder(uid), n); err != nil {
 		return classify(fmt.Errorf("detach volume %s: %w", uid, err))
 	}
+	if err := s.unpark(uid); err != nil { // a mark without a holder means nothing
+		return classify(fmt.Errorf("detach volume %s: %w", uid, err))
+	}
 	s.log.Info("volume detached", uid.Attr(), v.Holder.Attr(), logging.Epoch(v.Epoch))
 	return nil
+}
+
+// Park unmounts a volume that stays its holder's; see DetachVolume of the contract,
+// with keep_right. The mark comes after the unmount and goes before the mount, so that
+// a marked volume is never mounted. It is no part of the note, which the release before
+// must be able to read.
+func (s *Store) Park(uid id.Disk, holder id.Sandbox, epoch uint64) error {
+	unlock, err := s.lock(uid)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	v, err := s.read(uid)
+	switch {
+	case errors.Is(err, fault.NotFound):
+		return nil
+	case fault.Reason(err) == ReasonBroken:
+		return s.unmount(uid)
+	case err != nil:
+		return err
+	}
+	if already, err := mayDetach(v, holder, epoch); err != nil || already || v.Parked {
+		return err
+	}
+	if err := s.unmount(uid); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(filepath.Join(s.folder(uid), parkedFile), os.O_CREATE|os.O_WRONLY, 0o600)
+	if err == nil {
+		err = errors.Join(f.Close(), syncFolder(s.folder(uid)))
+	}
+	if err != nil {
+		return classify(fmt.Errorf("park volume %s: %w", uid, err))
+	}
+	s.log.Info("volume parked", uid.Attr(), v.Holder.Attr(), logging.Epoch(v.Epoch))
+	return nil
+}
+
+// unpark takes the mark away, durably.
+func (s *Store) unpark(uid id.Disk) error {
+	err := os.Remove(filepath.Join(s.folder(uid), parkedFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return syncFolder(s.folder(uid))
+}
+
+// mounted says whether a volume is.
+func (s *Store) mounted(uid id.Disk) (bool, error) {
+	at, err := s.mounts.Below(s.mountPath(uid))
+	return len(at) > 0, err
 }
 
 // mayDetach decides whether a volume may be detached, or is already; it is pure.

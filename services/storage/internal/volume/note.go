@@ -20,6 +20,7 @@ import (
 const (
 	noteFile   = "volume.json"
 	dataFolder = "data"
+	parkedFile = "parked" // there: it is unmounted, and stays its holder's
 	making     = ".making-"
 	removing   = ".removing-"
 	noteFormat = 1

@@ -47,7 +47,9 @@ type Volume struct {
 	Holder id.Sandbox
 	// Epoch is the highest that was seen.
 	Epoch uint64
-	// Path is where it is mounted. Empty while it is not attached.
+	// Parked is true while it is unmounted and stays its holder's.
+	Parked bool
+	// Path is where it is mounted. Empty while it is not.
 	Path string
 	// CreatedAt is when it was made.
 	CreatedAt time.Time
@@ -106,6 +108,19 @@ func (s *Store) Recover(context.Context) error {
 		}
 		if v.Holder == "" {
 			continue
+		}
+		if v.Parked {
+			stale, err := s.mounted(v.UID)
+			if err != nil {
+				return fmt.Errorf("recover volume %s: %w", v.UID, err)
+			}
+			if !stale {
+				continue
+			}
+			// A release that does not know of parking has mounted it again since.
+			if err := s.unpark(v.UID); err != nil {
+				return fmt.Errorf("recover volume %s: %w", v.UID, err)
+			}
 		}
 		wanted[s.mountPath(v.UID)] = true
 		if err := s.mount(v.UID); err != nil {
@@ -253,7 +268,13 @@ func (s *Store) read(uid id.Disk) (Volume, error) {
 		return Volume{UID: uid, Broken: broken.Error()}, fault.WithReason(fault.New(fault.Conflict, "%w", broken), ReasonBroken)
 	}
 	v := Volume{UID: uid, Holder: id.Sandbox(n.Holder), Epoch: n.Epoch, CreatedAt: n.CreatedAt}
-	if v.Holder != "" {
+	switch _, err := os.Stat(filepath.Join(s.folder(uid), parkedFile)); {
+	case err == nil:
+		v.Parked = v.Holder != ""
+	case !errors.Is(err, fs.ErrNotExist):
+		return Volume{}, fault.New(fault.Unavailable, "read volume %s: %w", uid, err)
+	}
+	if v.Holder != "" && !v.Parked {
 		v.Path = s.mountPath(uid)
 	}
 	return v, nil

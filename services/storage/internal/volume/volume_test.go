@@ -312,3 +312,61 @@ func TestStore_IsClosedToOtherUsers(t *testing.T) {
 		}
 	}
 }
+
+// A parked volume is unmounted, also after a restart, and nobody else's.
+func TestStore_ParkedStaysItsHolders(t *testing.T) {
+	s, again := newStore(t)
+	_, err := s.Ensure(diskA)
+	must(t, err)
+	v, err := s.Attach(diskA, sandboxA, 3)
+	must(t, err)
+	must(t, os.WriteFile(filepath.Join(v.Path, "file"), []byte("kept"), 0o644))
+	wantFault(t, s.Park(diskA, sandboxB, 3), fault.Conflict, ReasonOtherHolder)
+	for range 2 {
+		must(t, s.Park(diskA, sandboxA, 3))
+		if mounted(t, v.Path) {
+			t.Fatal("still mounted after it was parked")
+		}
+		s = again()
+		if mounted(t, v.Path) {
+			t.Fatal("a start mounted what is parked")
+		}
+	}
+	if got, err := s.read(diskA); err != nil || got.Holder != sandboxA || !got.Parked || got.Path != "" {
+		t.Fatalf("a parked volume is %+v, %v", got, err)
+	}
+	wantFault(t, errOf(s.Attach(diskA, sandboxB, 4)), fault.Conflict, ReasonInUse)
+	wantFault(t, s.Remove(diskA), fault.Conflict, ReasonInUse)
+	back, err := s.Attach(diskA, sandboxA, 3)
+	must(t, err)
+	raw, err := os.ReadFile(filepath.Join(back.Path, "file"))
+	must(t, err)
+	if string(raw) != "kept" || !mounted(t, back.Path) || back.Parked {
+		t.Fatalf("mounted again it is %+v with %q", back, raw)
+	}
+	must(t, s.Park(diskA, sandboxA, 3))
+	must(t, s.Detach(diskA, sandboxA, 3)) // its right ends while it is parked
+	v, err = s.Attach(diskA, sandboxB, 4)
+	must(t, err)
+	if s = again(); !mounted(t, v.Path) {
+		t.Fatal("the next holder's mount is lost")
+	}
+	must(t, s.Detach(diskA, sandboxB, 4))
+}
+
+// A release that does not know of parking mounts what is parked; what is mounted may be
+// in use, whatever the mark says.
+func TestStore_AMarkOnAMountedVolumeIsStale(t *testing.T) {
+	s, again := newStore(t)
+	_, err := s.Ensure(diskA)
+	must(t, err)
+	v, err := s.Attach(diskA, sandboxA, 3)
+	must(t, err)
+	must(t, s.Park(diskA, sandboxA, 3))
+	must(t, s.mount(diskA))
+	s = again()
+	if got, err := s.read(diskA); err != nil || got.Parked || !mounted(t, v.Path) {
+		t.Fatalf("the mounted volume is %+v, %v", got, err)
+	}
+	must(t, s.Detach(diskA, sandboxA, 3))
+}

@@ -35,6 +35,12 @@ const (
 	GrantState_GRANT_STATE_REVOKED GrantState = 2
 	// No process of the sandbox can use it: a fact.
 	GrantState_GRANT_STATE_RETURNED GrantState = 3
+	// A hold applies to the sandbox and it is dead: no process of it can use the disk
+	// before the disk was granted anew, so it may be unmounted. When the hold is lifted
+	// the grant is dropped, so that it can be.
+	GrantState_GRANT_STATE_IDLE GrantState = 4
+	// The same, and the disk is unmounted.
+	GrantState_GRANT_STATE_PARKED GrantState = 5
 )
 
 // Enum value maps for GrantState.
@@ -44,12 +50,16 @@ var (
 		1: "GRANT_STATE_HELD",
 		2: "GRANT_STATE_REVOKED",
 		3: "GRANT_STATE_RETURNED",
+		4: "GRANT_STATE_IDLE",
+		5: "GRANT_STATE_PARKED",
 	}
 	GrantState_value = map[string]int32{
 		"GRANT_STATE_UNSPECIFIED": 0,
 		"GRANT_STATE_HELD":        1,
 		"GRANT_STATE_REVOKED":     2,
 		"GRANT_STATE_RETURNED":    3,
+		"GRANT_STATE_IDLE":        4,
+		"GRANT_STATE_PARKED":      5,
 	}
 )
 
@@ -382,6 +392,98 @@ func (*RevokeDiskResponse) Descriptor() ([]byte, []int) {
 	return file_staddle_sandboxhost_v1_grant_proto_rawDescGZIP(), []int{4}
 }
 
+// ParkDiskRequest says that a disk is unmounted.
+type ParkDiskRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Uid of the disk.
+	DiskUid string `protobuf:"bytes,1,opt,name=disk_uid,json=diskUid,proto3" json:"disk_uid,omitempty"`
+	// Epoch that it was granted under, from 1.
+	Epoch         uint64 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ParkDiskRequest) Reset() {
+	*x = ParkDiskRequest{}
+	mi := &file_staddle_sandboxhost_v1_grant_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ParkDiskRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ParkDiskRequest) ProtoMessage() {}
+
+func (x *ParkDiskRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_staddle_sandboxhost_v1_grant_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ParkDiskRequest.ProtoReflect.Descriptor instead.
+func (*ParkDiskRequest) Descriptor() ([]byte, []int) {
+	return file_staddle_sandboxhost_v1_grant_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *ParkDiskRequest) GetDiskUid() string {
+	if x != nil {
+		return x.DiskUid
+	}
+	return ""
+}
+
+func (x *ParkDiskRequest) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+// ParkDiskResponse says that this is kept.
+type ParkDiskResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ParkDiskResponse) Reset() {
+	*x = ParkDiskResponse{}
+	mi := &file_staddle_sandboxhost_v1_grant_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ParkDiskResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ParkDiskResponse) ProtoMessage() {}
+
+func (x *ParkDiskResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_staddle_sandboxhost_v1_grant_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ParkDiskResponse.ProtoReflect.Descriptor instead.
+func (*ParkDiskResponse) Descriptor() ([]byte, []int) {
+	return file_staddle_sandboxhost_v1_grant_proto_rawDescGZIP(), []int{6}
+}
+
 // ForgetGrantRequest drops a returned grant.
 type ForgetGrantRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -395,7 +497,7 @@ type ForgetGrantRequest struct {
 
 func (x *ForgetGrantRequest) Reset() {
 	*x = ForgetGrantRequest{}
-	mi := &file_staddle_sandboxhost_v1_grant_proto_msgTypes[5]
+	mi := &file_staddle_sandboxhost_v1_grant_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -407,7 +509,7 @@ func (x *ForgetGrantRequest) String() string {
 func (*ForgetGrantRequest) ProtoMessage() {}
 
 func (x *ForgetGrantRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_staddle_sandboxhost_v1_grant_proto_msgTypes[5]
+	mi := &file_staddle_sandboxhost_v1_grant_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -420,7 +522,7 @@ func (x *ForgetGrantRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetGrantRequest.ProtoReflect.Descriptor instead.
 func (*ForgetGrantRequest) Descriptor() ([]byte, []int) {
-	return file_staddle_sandboxhost_v1_grant_proto_rawDescGZIP(), []int{5}
+	return file_staddle_sandboxhost_v1_grant_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ForgetGrantRequest) GetDiskUid() string {
@@ -446,7 +548,7 @@ type ForgetGrantResponse struct {
 
 func (x *ForgetGrantResponse) Reset() {
 	*x = ForgetGrantResponse{}
-	mi := &file_staddle_sandboxhost_v1_grant_proto_msgTypes[6]
+	mi := &file_staddle_sandboxhost_v1_grant_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -458,7 +560,7 @@ func (x *ForgetGrantResponse) String() string {
 func (*ForgetGrantResponse) ProtoMessage() {}
 
 func (x *ForgetGrantResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_staddle_sandboxhost_v1_grant_proto_msgTypes[6]
+	mi := &file_staddle_sandboxhost_v1_grant_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -471,7 +573,7 @@ func (x *ForgetGrantResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetGrantResponse.ProtoReflect.Descriptor instead.
 func (*ForgetGrantResponse) Descriptor() ([]byte, []int) {
-	return file_staddle_sandboxhost_v1_grant_proto_rawDescGZIP(), []int{6}
+	return file_staddle_sandboxhost_v1_grant_proto_rawDescGZIP(), []int{8}
 }
 
 // WatchGrantsRequest asks for all grants and their changes.
@@ -483,7 +585,7 @@ type WatchGrantsRequest struct {
 
 func (x *WatchGrantsRequest) Reset() {
 	*x = WatchGrantsRequest{}
-	mi := &file_staddle_sandboxhost_v1_grant_proto_msgTypes[7]
+	mi := &file_staddle_sandboxhost_v1_grant_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -495,7 +597,7 @@ func (x *WatchGrantsRequest) String() string {
 func (*WatchGrantsRequest) ProtoMessage() {}
 
 func (x *WatchGrantsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_staddle_sandboxhost_v1_grant_proto_msgTypes[7]
+	mi := &file_staddle_sandboxhost_v1_grant_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -508,7 +610,7 @@ func (x *WatchGrantsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchGrantsRequest.ProtoReflect.Descriptor instead.
 func (*WatchGrantsRequest) Descriptor() ([]byte, []int) {
-	return file_staddle_sandboxhost_v1_grant_proto_rawDescGZIP(), []int{7}
+	return file_staddle_sandboxhost_v1_grant_proto_rawDescGZIP(), []int{9}
 }
 
 // WatchGrantsResponse is one message of a watch.
@@ -528,7 +630,7 @@ type WatchGrantsResponse struct {
 
 func (x *WatchGrantsResponse) Reset() {
 	*x = WatchGrantsResponse{}
-	mi := &file_staddle_sandboxhost_v1_grant_proto_msgTypes[8]
+	mi := &file_staddle_sandboxhost_v1_grant_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -540,7 +642,7 @@ func (x *WatchGrantsResponse) String() string {
 func (*WatchGrantsResponse) ProtoMessage() {}
 
 func (x *WatchGrantsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_staddle_sandboxhost_v1_grant_proto_msgTypes[8]
+	mi := &file_staddle_sandboxhost_v1_grant_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -553,7 +655,7 @@ func (x *WatchGrantsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchGrantsResponse.ProtoReflect.Descriptor instead.
 func (*WatchGrantsResponse) Descriptor() ([]byte, []int) {
-	return file_staddle_sandboxhost_v1_grant_proto_rawDescGZIP(), []int{8}
+	return file_staddle_sandboxhost_v1_grant_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *WatchGrantsResponse) GetEvent() isWatchGrantsResponse_Event {
@@ -639,7 +741,11 @@ const file_staddle_sandboxhost_v1_grant_proto_rawDesc = "" +
 	"\x11RevokeDiskRequest\x12:\n" +
 	"\bdisk_uid\x18\x01 \x01(\tB\x1f\xbaH\x1cr\x1a2\x18^[0-9A-HJKMNP-TV-Z]{26}$R\adiskUid\x12\x1d\n" +
 	"\x05epoch\x18\x02 \x01(\x04B\a\xbaH\x042\x02(\x01R\x05epoch\"\x14\n" +
-	"\x12RevokeDiskResponse\"o\n" +
+	"\x12RevokeDiskResponse\"l\n" +
+	"\x0fParkDiskRequest\x12:\n" +
+	"\bdisk_uid\x18\x01 \x01(\tB\x1f\xbaH\x1cr\x1a2\x18^[0-9A-HJKMNP-TV-Z]{26}$R\adiskUid\x12\x1d\n" +
+	"\x05epoch\x18\x02 \x01(\x04B\a\xbaH\x042\x02(\x01R\x05epoch\"\x12\n" +
+	"\x10ParkDiskResponse\"o\n" +
 	"\x12ForgetGrantRequest\x12:\n" +
 	"\bdisk_uid\x18\x01 \x01(\tB\x1f\xbaH\x1cr\x1a2\x18^[0-9A-HJKMNP-TV-Z]{26}$R\adiskUid\x12\x1d\n" +
 	"\x05epoch\x18\x02 \x01(\x04B\a\xbaH\x042\x02(\x01R\x05epoch\"\x15\n" +
@@ -649,19 +755,24 @@ const file_staddle_sandboxhost_v1_grant_proto_rawDesc = "" +
 	"\achanged\x18\x01 \x01(\v2\x1d.staddle.sandboxhost.v1.GrantH\x00R\achanged\x12=\n" +
 	"\tforgotten\x18\x02 \x01(\v2\x1d.staddle.sandboxhost.v1.GrantH\x00R\tforgotten\x12\x18\n" +
 	"\x06synced\x18\x03 \x01(\bH\x00R\x06syncedB\a\n" +
-	"\x05event*r\n" +
+	"\x05event*\xa0\x01\n" +
 	"\n" +
 	"GrantState\x12\x1b\n" +
 	"\x17GRANT_STATE_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10GRANT_STATE_HELD\x10\x01\x12\x17\n" +
 	"\x13GRANT_STATE_REVOKED\x10\x02\x12\x18\n" +
-	"\x14GRANT_STATE_RETURNED\x10\x032\xd9\x03\n" +
+	"\x14GRANT_STATE_RETURNED\x10\x03\x12\x14\n" +
+	"\x10GRANT_STATE_IDLE\x10\x04\x12\x16\n" +
+	"\x12GRANT_STATE_PARKED\x10\x052\xc4\x04\n" +
 	"\fGrantService\x12l\n" +
 	"\tGrantDisk\x12(.staddle.sandboxhost.v1.GrantDiskRequest\x1a).staddle.sandboxhost.v1.GrantDiskResponse\"\n" +
 	"\x8a\xb5\x18\x03\n" +
 	"\x01\x04\x90\x02\x02\x12o\n" +
 	"\n" +
 	"RevokeDisk\x12).staddle.sandboxhost.v1.RevokeDiskRequest\x1a*.staddle.sandboxhost.v1.RevokeDiskResponse\"\n" +
+	"\x8a\xb5\x18\x03\n" +
+	"\x01\x04\x90\x02\x02\x12i\n" +
+	"\bParkDisk\x12'.staddle.sandboxhost.v1.ParkDiskRequest\x1a(.staddle.sandboxhost.v1.ParkDiskResponse\"\n" +
 	"\x8a\xb5\x18\x03\n" +
 	"\x01\x04\x90\x02\x02\x12r\n" +
 	"\vForgetGrant\x12*.staddle.sandboxhost.v1.ForgetGrantRequest\x1a+.staddle.sandboxhost.v1.ForgetGrantResponse\"\n" +
@@ -685,7 +796,7 @@ func file_staddle_sandboxhost_v1_grant_proto_rawDescGZIP() []byte {
 }
 
 var file_staddle_sandboxhost_v1_grant_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_staddle_sandboxhost_v1_grant_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
+var file_staddle_sandboxhost_v1_grant_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
 var file_staddle_sandboxhost_v1_grant_proto_goTypes = []any{
 	(GrantState)(0),             // 0: staddle.sandboxhost.v1.GrantState
 	(*Grant)(nil),               // 1: staddle.sandboxhost.v1.Grant
@@ -693,28 +804,32 @@ var file_staddle_sandboxhost_v1_grant_proto_goTypes = []any{
 	(*GrantDiskResponse)(nil),   // 3: staddle.sandboxhost.v1.GrantDiskResponse
 	(*RevokeDiskRequest)(nil),   // 4: staddle.sandboxhost.v1.RevokeDiskRequest
 	(*RevokeDiskResponse)(nil),  // 5: staddle.sandboxhost.v1.RevokeDiskResponse
-	(*ForgetGrantRequest)(nil),  // 6: staddle.sandboxhost.v1.ForgetGrantRequest
-	(*ForgetGrantResponse)(nil), // 7: staddle.sandboxhost.v1.ForgetGrantResponse
-	(*WatchGrantsRequest)(nil),  // 8: staddle.sandboxhost.v1.WatchGrantsRequest
-	(*WatchGrantsResponse)(nil), // 9: staddle.sandboxhost.v1.WatchGrantsResponse
+	(*ParkDiskRequest)(nil),     // 6: staddle.sandboxhost.v1.ParkDiskRequest
+	(*ParkDiskResponse)(nil),    // 7: staddle.sandboxhost.v1.ParkDiskResponse
+	(*ForgetGrantRequest)(nil),  // 8: staddle.sandboxhost.v1.ForgetGrantRequest
+	(*ForgetGrantResponse)(nil), // 9: staddle.sandboxhost.v1.ForgetGrantResponse
+	(*WatchGrantsRequest)(nil),  // 10: staddle.sandboxhost.v1.WatchGrantsRequest
+	(*WatchGrantsResponse)(nil), // 11: staddle.sandboxhost.v1.WatchGrantsResponse
 }
 var file_staddle_sandboxhost_v1_grant_proto_depIdxs = []int32{
-	0, // 0: staddle.sandboxhost.v1.Grant.state:type_name -> staddle.sandboxhost.v1.GrantState
-	1, // 1: staddle.sandboxhost.v1.WatchGrantsResponse.changed:type_name -> staddle.sandboxhost.v1.Grant
-	1, // 2: staddle.sandboxhost.v1.WatchGrantsResponse.forgotten:type_name -> staddle.sandboxhost.v1.Grant
-	2, // 3: staddle.sandboxhost.v1.GrantService.GrantDisk:input_type -> staddle.sandboxhost.v1.GrantDiskRequest
-	4, // 4: staddle.sandboxhost.v1.GrantService.RevokeDisk:input_type -> staddle.sandboxhost.v1.RevokeDiskRequest
-	6, // 5: staddle.sandboxhost.v1.GrantService.ForgetGrant:input_type -> staddle.sandboxhost.v1.ForgetGrantRequest
-	8, // 6: staddle.sandboxhost.v1.GrantService.WatchGrants:input_type -> staddle.sandboxhost.v1.WatchGrantsRequest
-	3, // 7: staddle.sandboxhost.v1.GrantService.GrantDisk:output_type -> staddle.sandboxhost.v1.GrantDiskResponse
-	5, // 8: staddle.sandboxhost.v1.GrantService.RevokeDisk:output_type -> staddle.sandboxhost.v1.RevokeDiskResponse
-	7, // 9: staddle.sandboxhost.v1.GrantService.ForgetGrant:output_type -> staddle.sandboxhost.v1.ForgetGrantResponse
-	9, // 10: staddle.sandboxhost.v1.GrantService.WatchGrants:output_type -> staddle.sandboxhost.v1.WatchGrantsResponse
-	7, // [7:11] is the sub-list for method output_type
-	3, // [3:7] is the sub-list for method input_type
-	3, // [3:3] is the sub-list for extension type_name
-	3, // [3:3] is the sub-list for extension extendee
-	0, // [0:3] is the sub-list for field type_name
+	0,  // 0: staddle.sandboxhost.v1.Grant.state:type_name -> staddle.sandboxhost.v1.GrantState
+	1,  // 1: staddle.sandboxhost.v1.WatchGrantsResponse.changed:type_name -> staddle.sandboxhost.v1.Grant
+	1,  // 2: staddle.sandboxhost.v1.WatchGrantsResponse.forgotten:type_name -> staddle.sandboxhost.v1.Grant
+	2,  // 3: staddle.sandboxhost.v1.GrantService.GrantDisk:input_type -> staddle.sandboxhost.v1.GrantDiskRequest
+	4,  // 4: staddle.sandboxhost.v1.GrantService.RevokeDisk:input_type -> staddle.sandboxhost.v1.RevokeDiskRequest
+	6,  // 5: staddle.sandboxhost.v1.GrantService.ParkDisk:input_type -> staddle.sandboxhost.v1.ParkDiskRequest
+	8,  // 6: staddle.sandboxhost.v1.GrantService.ForgetGrant:input_type -> staddle.sandboxhost.v1.ForgetGrantRequest
+	10, // 7: staddle.sandboxhost.v1.GrantService.WatchGrants:input_type -> staddle.sandboxhost.v1.WatchGrantsRequest
+	3,  // 8: staddle.sandboxhost.v1.GrantService.GrantDisk:output_type -> staddle.sandboxhost.v1.GrantDiskResponse
+	5,  // 9: staddle.sandboxhost.v1.GrantService.RevokeDisk:output_type -> staddle.sandboxhost.v1.RevokeDiskResponse
+	7,  // 10: staddle.sandboxhost.v1.GrantService.ParkDisk:output_type -> staddle.sandboxhost.v1.ParkDiskResponse
+	9,  // 11: staddle.sandboxhost.v1.GrantService.ForgetGrant:output_type -> staddle.sandboxhost.v1.ForgetGrantResponse
+	11, // 12: staddle.sandboxhost.v1.GrantService.WatchGrants:output_type -> staddle.sandboxhost.v1.WatchGrantsResponse
+	8,  // [8:13] is the sub-list for method output_type
+	3,  // [3:8] is the sub-list for method input_type
+	3,  // [3:3] is the sub-list for extension type_name
+	3,  // [3:3] is the sub-list for extension extendee
+	0,  // [0:3] is the sub-list for field type_name
 }
 
 func init() { file_staddle_sandboxhost_v1_grant_proto_init() }
@@ -722,7 +837,7 @@ func file_staddle_sandboxhost_v1_grant_proto_init() {
 	if File_staddle_sandboxhost_v1_grant_proto != nil {
 		return
 	}
-	file_staddle_sandboxhost_v1_grant_proto_msgTypes[8].OneofWrappers = []any{
+	file_staddle_sandboxhost_v1_grant_proto_msgTypes[10].OneofWrappers = []any{
 		(*WatchGrantsResponse_Changed)(nil),
 		(*WatchGrantsResponse_Forgotten)(nil),
 		(*WatchGrantsResponse_Synced)(nil),
@@ -733,7 +848,7 @@ func file_staddle_sandboxhost_v1_grant_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_staddle_sandboxhost_v1_grant_proto_rawDesc), len(file_staddle_sandboxhost_v1_grant_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   9,
+			NumMessages:   11,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

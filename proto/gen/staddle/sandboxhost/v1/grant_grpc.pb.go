@@ -21,6 +21,7 @@ const _ = grpc.SupportPackageIsVersion9
 const (
 	GrantService_GrantDisk_FullMethodName   = "/staddle.sandboxhost.v1.GrantService/GrantDisk"
 	GrantService_RevokeDisk_FullMethodName  = "/staddle.sandboxhost.v1.GrantService/RevokeDisk"
+	GrantService_ParkDisk_FullMethodName    = "/staddle.sandboxhost.v1.GrantService/ParkDisk"
 	GrantService_ForgetGrant_FullMethodName = "/staddle.sandboxhost.v1.GrantService/ForgetGrant"
 	GrantService_WatchGrants_FullMethodName = "/staddle.sandboxhost.v1.GrantService/WatchGrants"
 )
@@ -41,11 +42,16 @@ type GrantServiceClient interface {
 	// IN_USE while another sandbox has it, TOMBSTONE for a sandbox that was
 	// removed; Unavailable while the host is not ready.
 	GrantDisk(ctx context.Context, in *GrantDiskRequest, opts ...grpc.CallOption) (*GrantDiskResponse, error)
-	// RevokeDisk asks a grant back: the sandbox may not start with it any more.
+	// RevokeDisk asks a grant back: the sandbox may not start with it any more. One
+	// that is idle or parked is returned at once.
 	// One that is in use stays held until no process of the sandbox can use it;
 	// then its state is RETURNED. Does not wait for that. Safe to repeat; a grant
 	// that is not there is OK. Returns Unavailable while the host is not ready.
 	RevokeDisk(ctx context.Context, in *RevokeDiskRequest, opts ...grpc.CallOption) (*RevokeDiskResponse, error)
+	// ParkDisk says that the disk of an idle grant is unmounted. When it returns OK that
+	// is durable. Safe to repeat; a grant that is not there, or is no longer idle, is OK
+	// and stays as it is. Returns Unavailable while the host is not ready.
+	ParkDisk(ctx context.Context, in *ParkDiskRequest, opts ...grpc.CallOption) (*ParkDiskResponse, error)
 	// ForgetGrant drops a returned grant. Safe to repeat; a grant that is not
 	// there is OK. Returns Conflict with reason NOT_RETURNED while it is held;
 	// Unavailable while the host is not ready.
@@ -79,6 +85,16 @@ func (c *grantServiceClient) RevokeDisk(ctx context.Context, in *RevokeDiskReque
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(RevokeDiskResponse)
 	err := c.cc.Invoke(ctx, GrantService_RevokeDisk_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *grantServiceClient) ParkDisk(ctx context.Context, in *ParkDiskRequest, opts ...grpc.CallOption) (*ParkDiskResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ParkDiskResponse)
+	err := c.cc.Invoke(ctx, GrantService_ParkDisk_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -130,11 +146,16 @@ type GrantServiceServer interface {
 	// IN_USE while another sandbox has it, TOMBSTONE for a sandbox that was
 	// removed; Unavailable while the host is not ready.
 	GrantDisk(context.Context, *GrantDiskRequest) (*GrantDiskResponse, error)
-	// RevokeDisk asks a grant back: the sandbox may not start with it any more.
+	// RevokeDisk asks a grant back: the sandbox may not start with it any more. One
+	// that is idle or parked is returned at once.
 	// One that is in use stays held until no process of the sandbox can use it;
 	// then its state is RETURNED. Does not wait for that. Safe to repeat; a grant
 	// that is not there is OK. Returns Unavailable while the host is not ready.
 	RevokeDisk(context.Context, *RevokeDiskRequest) (*RevokeDiskResponse, error)
+	// ParkDisk says that the disk of an idle grant is unmounted. When it returns OK that
+	// is durable. Safe to repeat; a grant that is not there, or is no longer idle, is OK
+	// and stays as it is. Returns Unavailable while the host is not ready.
+	ParkDisk(context.Context, *ParkDiskRequest) (*ParkDiskResponse, error)
 	// ForgetGrant drops a returned grant. Safe to repeat; a grant that is not
 	// there is OK. Returns Conflict with reason NOT_RETURNED while it is held;
 	// Unavailable while the host is not ready.
@@ -159,6 +180,9 @@ func (UnimplementedGrantServiceServer) GrantDisk(context.Context, *GrantDiskRequ
 }
 func (UnimplementedGrantServiceServer) RevokeDisk(context.Context, *RevokeDiskRequest) (*RevokeDiskResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method RevokeDisk not implemented")
+}
+func (UnimplementedGrantServiceServer) ParkDisk(context.Context, *ParkDiskRequest) (*ParkDiskResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ParkDisk not implemented")
 }
 func (UnimplementedGrantServiceServer) ForgetGrant(context.Context, *ForgetGrantRequest) (*ForgetGrantResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ForgetGrant not implemented")
@@ -223,6 +247,24 @@ func _GrantService_RevokeDisk_Handler(srv interface{}, ctx context.Context, dec 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _GrantService_ParkDisk_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ParkDiskRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(GrantServiceServer).ParkDisk(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: GrantService_ParkDisk_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(GrantServiceServer).ParkDisk(ctx, req.(*ParkDiskRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _GrantService_ForgetGrant_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ForgetGrantRequest)
 	if err := dec(in); err != nil {
@@ -266,6 +308,10 @@ var GrantService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "RevokeDisk",
 			Handler:    _GrantService_RevokeDisk_Handler,
+		},
+		{
+			MethodName: "ParkDisk",
+			Handler:    _GrantService_ParkDisk_Handler,
 		},
 		{
 			MethodName: "ForgetGrant",

@@ -35,7 +35,7 @@ const (
 	VolumePhase_VOLUME_PHASE_UNSPECIFIED VolumePhase = 0
 	// It is there and not attached.
 	VolumePhase_VOLUME_PHASE_AVAILABLE VolumePhase = 1
-	// It is attached for its holder.
+	// It is attached for its holder. Without a path it is not mounted now.
 	VolumePhase_VOLUME_PHASE_ATTACHED VolumePhase = 2
 	// It cannot be used; the message says why. Its data is kept.
 	VolumePhase_VOLUME_PHASE_BROKEN VolumePhase = 3
@@ -395,7 +395,10 @@ type DetachVolumeRequest struct {
 	Epoch uint64 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	// Uid of the sandbox for which it was attached: an epoch is one right only
 	// within one history of the cluster.
-	Holder        string `protobuf:"bytes,3,opt,name=holder,proto3" json:"holder,omitempty"`
+	Holder string `protobuf:"bytes,3,opt,name=holder,proto3" json:"holder,omitempty"`
+	// True: the holder keeps its right, so that nobody else is attached meanwhile.
+	// False: the right ends.
+	KeepRight     bool `protobuf:"varint,4,opt,name=keep_right,json=keepRight,proto3" json:"keep_right,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -449,6 +452,13 @@ func (x *DetachVolumeRequest) GetHolder() string {
 		return x.Holder
 	}
 	return ""
+}
+
+func (x *DetachVolumeRequest) GetKeepRight() bool {
+	if x != nil {
+		return x.KeepRight
+	}
+	return false
 }
 
 // DetachVolumeResponse says that it is not mounted.
@@ -704,11 +714,13 @@ const file_staddle_storage_v1_storage_proto_rawDesc = "" +
 	"\x06holder\x18\x02 \x01(\tB\x1f\xbaH\x1cr\x1a2\x18^[0-9A-HJKMNP-TV-Z]{26}$R\x06holder\x12\x1d\n" +
 	"\x05epoch\x18\x03 \x01(\x04B\a\xbaH\x042\x02(\x01R\x05epoch\"J\n" +
 	"\x14AttachVolumeResponse\x122\n" +
-	"\x06volume\x18\x01 \x01(\v2\x1a.staddle.storage.v1.VolumeR\x06volume\"\xa0\x01\n" +
+	"\x06volume\x18\x01 \x01(\v2\x1a.staddle.storage.v1.VolumeR\x06volume\"\xbf\x01\n" +
 	"\x13DetachVolumeRequest\x121\n" +
 	"\x03uid\x18\x01 \x01(\tB\x1f\xbaH\x1cr\x1a2\x18^[0-9A-HJKMNP-TV-Z]{26}$R\x03uid\x12\x1d\n" +
 	"\x05epoch\x18\x02 \x01(\x04B\a\xbaH\x042\x02(\x01R\x05epoch\x127\n" +
-	"\x06holder\x18\x03 \x01(\tB\x1f\xbaH\x1cr\x1a2\x18^[0-9A-HJKMNP-TV-Z]{26}$R\x06holder\"\x16\n" +
+	"\x06holder\x18\x03 \x01(\tB\x1f\xbaH\x1cr\x1a2\x18^[0-9A-HJKMNP-TV-Z]{26}$R\x06holder\x12\x1d\n" +
+	"\n" +
+	"keep_right\x18\x04 \x01(\bR\tkeepRight\"\x16\n" +
 	"\x14DetachVolumeResponse\"H\n" +
 	"\x13RemoveVolumeRequest\x121\n" +
 	"\x03uid\x18\x01 \x01(\tB\x1f\xbaH\x1cr\x1a2\x18^[0-9A-HJKMNP-TV-Z]{26}$R\x03uid\"\x16\n" +

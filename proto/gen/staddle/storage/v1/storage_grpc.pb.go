@@ -52,7 +52,8 @@ type StorageServiceClient interface {
 	AttachVolume(ctx context.Context, in *AttachVolumeRequest, opts ...grpc.CallOption) (*AttachVolumeResponse, error)
 	// DetachVolume unmounts a volume. When it returns OK it is a fact that
 	// it is not mounted by this process, and what was written is on the disk. A
-	// volume that is not attached, or not there, is OK. Safe to repeat. Returns
+	// volume that is not attached, or not there, is OK. With keep_right it stays its
+	// holder's, unmounted, until AttachVolume under the same right mounts it again. Safe to repeat. Returns
 	// Conflict with reason STALE_EPOCH if it is attached under a higher epoch,
 	// IN_USE under a lower one, OTHER_HOLDER for another sandbox under this one; Exhausted if the disk is full; Unavailable while it is busy, and while volumes are being recovered.
 	DetachVolume(ctx context.Context, in *DetachVolumeRequest, opts ...grpc.CallOption) (*DetachVolumeResponse, error)
@@ -147,7 +148,8 @@ type StorageServiceServer interface {
 	AttachVolume(context.Context, *AttachVolumeRequest) (*AttachVolumeResponse, error)
 	// DetachVolume unmounts a volume. When it returns OK it is a fact that
 	// it is not mounted by this process, and what was written is on the disk. A
-	// volume that is not attached, or not there, is OK. Safe to repeat. Returns
+	// volume that is not attached, or not there, is OK. With keep_right it stays its
+	// holder's, unmounted, until AttachVolume under the same right mounts it again. Safe to repeat. Returns
 	// Conflict with reason STALE_EPOCH if it is attached under a higher epoch,
 	// IN_USE under a lower one, OTHER_HOLDER for another sandbox under this one; Exhausted if the disk is full; Unavailable while it is busy, and while volumes are being recovered.
 	DetachVolume(context.Context, *DetachVolumeRequest) (*DetachVolumeResponse, error)

@@ -53,7 +53,8 @@ func TestHelp(t *testing.T) {
 	for _, name := range []string{
 		"", "up", "down", "status", "upgrade", "component", "component ls", "component start", "component stop", "component restart",
 		"component logs", "events", "log-level", "run", "ps", "logs", "stop", "start", "rm", "image", "image pull", "image import", "image ls",
-		"get", "apply", "delete", "disk", "disk create", "disk ls", "disk rm", "node", "node ls", "version",
+		"get", "apply", "delete", "disk", "disk create", "disk ls", "disk rm", "node", "node ls",
+		"node cordon", "node uncordon", "node drain", "version",
 	} {
 		got := cli(t, append(strings.Fields(name), "--help")...)
 		want(t, got, 0)
@@ -130,6 +131,12 @@ func goldenRecords(at *timestamppb.Timestamp) []*resourcev1.Resource {
 			Placement: &resourcev1.NodePlacement{SessionId: 7},
 			Status: &resourcev1.NodeStatus{Version: "v1", Addresses: []string{"192.0.2.1"}, Conditions: []*resourcev1.Condition{
 				{Type: "Ready", State: resourcev1.ConditionState_CONDITION_STATE_FALSE, Reason: "storage: recovering 3 volumes"},
+			}},
+		}}},
+		{Meta: meta(resourcev1.Kind_KIND_NODE, "node2", "5"), Kind: &resourcev1.Resource_Node{Node: &resourcev1.Node{
+			Placement: &resourcev1.NodePlacement{SessionId: 8},
+			Status: &resourcev1.NodeStatus{Version: "v1", Cordoned: true, CordonReason: "new disks", Holding: true, Conditions: []*resourcev1.Condition{
+				{Type: "Ready", State: resourcev1.ConditionState_CONDITION_STATE_TRUE},
 			}},
 		}}},
 	}

@@ -275,10 +275,6 @@ func (a *app) diskCommand() *cobra.Command {
 	return group("disk", "Disks: durable volumes of sandboxes", create, a.listCommand("List disks", resourcev1.Kind_KIND_DISK), remove)
 }
 
-func (a *app) nodeCommand() *cobra.Command {
-	return group("node", "Nodes of the cluster", a.listCommand("List nodes", resourcev1.Kind_KIND_NODE), a.nodeStatusCommand())
-}
-
 func (a *app) listCommand(short string, kind resourcev1.Kind) *cobra.Command {
 	var watch bool
 	c := &cobra.Command{

@@ -140,9 +140,21 @@ func nodeCells(now time.Time, r *resourcev1.Resource) []string {
 		session = "left " + output.Age(now, p.GetLeftAt()) + " ago"
 	}
 	return []string{
-		meta.GetName(), meta.GetUid(), ready, session, fmt.Sprint(n.GetSpec().GetCordoned()),
-		strings.Join(n.GetStatus().GetAddresses(), ","), n.GetStatus().GetVersion(), output.Age(now, meta.GetCreatedAt()), reason,
+		meta.GetName(), meta.GetUid(), ready, session, fmt.Sprint(n.GetSpec().GetCordoned() || n.GetStatus().GetCordoned()),
+		strings.Join(n.GetStatus().GetAddresses(), ","), n.GetStatus().GetVersion(), output.Age(now, meta.GetCreatedAt()), firstOf(reason, outOfUse(n.GetStatus())),
 	}
+}
+
+// outOfUse says what was done on the node itself to keep work away from it.
+func outOfUse(s *resourcev1.NodeStatus) string {
+	var parts []string
+	if s.GetCordoned() {
+		parts = append(parts, strings.TrimSuffix("cordoned on the node: "+s.GetCordonReason(), ": "))
+	}
+	if s.GetHolding() {
+		parts = append(parts, "it keeps sandboxes stopped")
+	}
+	return strings.Join(parts, "; ")
 }
 
 // enumWord is the part of an enum value that tells it from the others; the zero

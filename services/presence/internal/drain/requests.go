@@ -37,14 +37,14 @@ func (k *Keeper) Follow(ctx context.Context, tell func(*presencev1.Admission) er
 
 // Cordon keeps new sandboxes away. All rules of PresenceService.Cordon hold.
 func (k *Keeper) Cordon(reason string) (*presencev1.Admission, error) {
-	return k.ask("node cordoned", func(r *presencev1.AdmissionRecord) *presencev1.AdmissionRecord {
+	return k.ask("cordon", func(r *presencev1.AdmissionRecord) *presencev1.AdmissionRecord {
 		return cordon(r, reason, now())
 	})
 }
 
 // Uncordon opens the node again. All rules of PresenceService.Uncordon hold.
 func (k *Keeper) Uncordon() (*presencev1.Admission, error) {
-	return k.ask("node uncordoned", func(*presencev1.AdmissionRecord) *presencev1.AdmissionRecord {
+	return k.ask("uncordon", func(*presencev1.AdmissionRecord) *presencev1.AdmissionRecord {
 		clear(k.seen.troubles)
 		return &presencev1.AdmissionRecord{}
 	})
@@ -53,7 +53,7 @@ func (k *Keeper) Uncordon() (*presencev1.Admission, error) {
 // Drain has the node drained, and returns at once. All rules of PresenceService.Drain
 // hold.
 func (k *Keeper) Drain(req *presencev1.DrainRequest) (*presencev1.Admission, error) {
-	return k.ask("node draining", func(r *presencev1.AdmissionRecord) *presencev1.AdmissionRecord {
+	return k.ask("drain", func(r *presencev1.AdmissionRecord) *presencev1.AdmissionRecord {
 		next := join(r, req, k.cfg.BootID, now())
 		if next.GetDrain() != nil && r.GetDrain() == nil {
 			k.askedAt, k.seen.told = time.Now(), false
@@ -64,7 +64,7 @@ func (k *Keeper) Drain(req *presencev1.DrainRequest) (*presencev1.Admission, err
 
 // ask changes what is kept, by a pure function, and lets Run know. What cannot be
 // written down is not changed.
-func (k *Keeper) ask(done string, f func(*presencev1.AdmissionRecord) *presencev1.AdmissionRecord) (*presencev1.Admission, error) {
+func (k *Keeper) ask(what string, f func(*presencev1.AdmissionRecord) *presencev1.AdmissionRecord) (*presencev1.Admission, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	next := f(k.record)
@@ -73,7 +73,7 @@ func (k *Keeper) ask(done string, f func(*presencev1.AdmissionRecord) *presencev
 			return nil, err
 		}
 		k.record = next
-		k.deps.Log.Info(done, logging.Reason(next.GetCordonReason()))
+		k.deps.Log.Info("admission changed", logging.Step(what), logging.Reason(next.GetCordonReason()))
 	}
 	k.publishLocked()
 	k.awake()

@@ -295,6 +295,13 @@ func (r *Runner) release() error {
 		}
 		if c.pid == 0 {
 			errs = append(errs, c.cgroup.remove())
+			continue
+		}
+		if c.leash != nil { // nobody has ended it: the stop came before the loop had begun
+			errs = append(errs, c.leash.Close())
+			c.leash = nil
+		} else {
+			errs = append(errs, c.process.Signal(unix.SIGTERM))
 		}
 	}
 	errs = append(errs, r.dropSpares())

@@ -82,10 +82,21 @@ var behaviours = map[string]func(context.Context, *process.Process, func()) erro
 		<-ctx.Done()
 		return nil
 	},
+	"fail until mended": func(ctx context.Context, p *process.Process, ready func()) error {
+		if _, err := os.Stat(filepath.Join(p.Paths.Root, "mended")); err != nil {
+			return errors.Join(errAsked, err)
+		}
+		ready()
+		<-ctx.Done()
+		return nil
+	},
 	"never ready": func(ctx context.Context, p *process.Process, _ func()) error {
 		p.Status.SetNotReady("recovering 3 volumes")
 		<-ctx.Done()
 		return nil
+	},
+	"deaf to all": func(context.Context, *process.Process, func()) error {
+		return syscall.Kill(os.Getpid(), syscall.SIGSTOP) // as one that is stopped right after its start
 	},
 	"outside": func(ctx context.Context, p *process.Process, _ func()) error {
 		p.Status.SetExternal("never had an overlay lease")

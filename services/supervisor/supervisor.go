@@ -85,7 +85,7 @@ func (m *start) frame() process.Frame {
 	f := process.Frame{
 		Name: name, Env: []string{handover.EnvFD},
 		Flags: func(fs *flag.FlagSet) {
-			fs.BoolVar(&m.failFast, "fail-fast", false, "stop everything when a component fails before all were ready once")
+			fs.BoolVar(&m.failFast, "fail-fast", false, "stop everything when a component fails before all were ready once: when it ends, or is not ready within its start time-out though nothing outside the machine holds it up")
 			fs.BoolVar(&m.check, checkFlag, false, "say whether this program can take over from a running supervisor that asks, and exit")
 		},
 		Ask: func(p *process.Process, stdout io.Writer) (bool, error) {

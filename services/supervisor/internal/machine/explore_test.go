@@ -2,208 +2,190 @@ package machine
 
 import (
 	"fmt"
-	"maps"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 )
 
-// world is what the machine acts on: which components have a process.
-type world struct {
-	table Table
-	now   time.Time
-	live  map[string]int  // process ids
-	asked map[string]bool // to start, and not answered yet
-	next  int
+// from is how a world was first come to: by which of the moves of which other.
+type from struct {
+	key  key
+	move int
 }
 
-func (w world) clone() world {
-	w.live, w.asked = maps.Clone(w.live), maps.Clone(w.asked)
+// search visits every world of a space, once.
+type search struct {
+	space
+	seen    map[key]from
+	settled map[key]bool // good will leads on from here to where it should
+}
+
+func (s *search) first() world {
+	w := world{table: s.plan.Start(epoch)}
+	s.settleDown(&w)
 	return w
 }
 
-// key is all of a world that matters for what can come, which leaves out time,
-// counters and texts.
-func (w world) key(p Plan) string {
-	var b strings.Builder
-	for _, c := range p.Components {
-		m := w.table.Members[c.Name]
-		fmt.Fprintf(&b, "%d%v%v%v%v%v%v%v%v|", m.State, m.spawning, m.PID != 0, m.silent, m.wasReady, m.again,
-			m.cause != "", m.killed, m.clock.IsZero())
-	}
-	fmt.Fprintf(&b, "%v%v%v", w.table.Stopping, w.table.Booted, w.table.Over)
-	return b.String()
-}
-
-// moves lists everything that can happen next.
-func (w world) moves(p Plan) []Event {
-	events := []Event{{Kind: Tick}, {Kind: StopAsked}}
-	for _, c := range p.Components {
-		if w.asked[c.Name] {
-			events = append(events, Event{Kind: Spawned, Name: c.Name, PID: w.next}, Event{Kind: SpawnFailed, Name: c.Name})
+func (s *search) run() error {
+	s.seen, s.settled = map[key]from{s.key(s.first()): {}}, map[key]bool{}
+	queue := []world{s.first()}
+	var moves []move
+	for len(queue) > 0 {
+		w := queue[len(queue)-1]
+		queue = queue[:len(queue)-1]
+		at := s.key(w)
+		if err := s.settle(w); err != nil {
+			return fmt.Errorf("%w\nafter%s", err, s.story(at))
 		}
-		if pid := w.live[c.Name]; pid != 0 {
-			for _, kind := range []EventKind{Exited, Serving, NotServing, Silent, Hung} {
-				events = append(events, Event{Kind: kind, Name: c.Name, PID: pid})
+		moves = s.moves(w, moves[:0])
+		for n, m := range moves {
+			next, err := s.happen(w, m)
+			if err != nil {
+				return fmt.Errorf("%w\nafter%s", err, s.story(at))
 			}
-		}
-		if w.table.CanRestart(c.Name) == nil {
-			events = append(events, Event{Kind: RestartAsked, Name: c.Name})
-		}
-	}
-	return events
-}
-
-// move makes one thing happen and checks that what the machine does is allowed.
-func (w world) move(p Plan, e Event) (world, error) {
-	w = w.clone()
-	if due := w.table.Deadline(); e.Kind == Tick && due.After(w.now) {
-		w.now = due
-	}
-	switch e.Kind {
-	case Spawned:
-		w.live[e.Name], w.next = e.PID, w.next+1
-		delete(w.asked, e.Name)
-	case SpawnFailed:
-		delete(w.asked, e.Name)
-	case Exited:
-		delete(w.live, e.Name)
-	}
-	e.At = w.now
-	before := w.table
-	var actions []Action
-	w.table, actions = p.Step(before, e)
-	for _, a := range actions {
-		if err := w.check(p, before, a); err != nil {
-			return w, fmt.Errorf("%+v after %+v: %w", a, e, err)
-		}
-		if a.Kind == Start {
-			w.asked[a.Name] = true
-		}
-	}
-	if w.table.Over && len(w.live)+len(w.asked) > 0 {
-		return w, fmt.Errorf("over while %v live", w.live)
-	}
-	return w, nil
-}
-
-func (w world) check(p Plan, before Table, a Action) error {
-	i := slices.IndexFunc(p.Components, func(c Component) bool { return c.Name == a.Name })
-	c := p.Components[i]
-	if a.Kind != Start {
-		if w.live[a.Name] != a.PID {
-			return fmt.Errorf("signals process %d, the living is %d", a.PID, w.live[a.Name])
-		}
-		if a.Kind == Terminate && w.table.Stopping && before.Members[a.Name].State != Stopping {
-			for _, later := range p.Components[i+1:] {
-				if w.live[later.Name] != 0 || w.asked[later.Name] {
-					return fmt.Errorf("stopped before %s", later.Name)
-				}
+			k := s.key(next)
+			if _, known := s.seen[k]; !known {
+				s.seen[k] = from{at, n}
+				queue = append(queue, next)
 			}
-		}
-		return nil
-	}
-	if w.live[a.Name] != 0 || w.asked[a.Name] {
-		return fmt.Errorf("a second process")
-	}
-	if w.table.Stopping {
-		return fmt.Errorf("a start while stopping")
-	}
-	if before.Members[a.Name].wasReady {
-		return nil
-	}
-	for _, need := range c.Needs {
-		if w.table.Members[need].State != Ready {
-			return fmt.Errorf("need %s is %s", need, w.table.Members[need].State)
-		}
-	}
-	for _, need := range c.OrderOnly {
-		if !w.table.Members[need].wasReady {
-			return fmt.Errorf("order-only %s was never ready", need)
 		}
 	}
 	return nil
 }
 
-// settle lets a world of good will run on: what is asked for happens, what runs
-// serves, what is told to end ends.
-func (w world) settle(p Plan, stop bool) error {
-	if stop {
-		w, _ = w.move(p, Event{Kind: StopAsked})
+// story lists what led to a world, by having it happen once more.
+func (s *search) story(k key) string {
+	var path []int
+	for f := s.seen[k]; f.key != (key{}); f = s.seen[f.key] {
+		path = append(path, f.move)
 	}
-	for range 40 * len(p.Components) {
-		if w.table.Over || !w.table.Stopping && len(p.Unready(w.table)) == 0 {
+	slices.Reverse(path)
+	var text strings.Builder
+	w := s.first()
+	for _, n := range path {
+		m := s.moves(w, nil)[n]
+		fmt.Fprintf(&text, "\n  %s", m)
+		w, _ = s.happen(w, m) // it did once
+	}
+	return text.String()
+}
+
+// settle lets a world run on in which nothing goes wrong any more and nobody wants
+// anything but that all runs: it must come to all ready, or, once it stops, to its
+// end, although no process hears a request to end.
+func (s *search) settle(w world) error {
+	var path []key
+	for range 60 * len(s.plan.Components) {
+		k := s.key(w)
+		path = append(path, k)
+		if s.settled[k] || w.table.Over || !w.table.Stopping && len(s.plan.Unready(w.table)) == 0 {
+			for _, k := range path {
+				s.settled[k] = true
+			}
 			return nil
 		}
-		var err error
-		if w, err = w.move(p, w.goodMove(p)); err != nil {
+		next, err := s.happen(w, s.goodMove(w))
+		if err != nil {
 			return err
 		}
+		w = next
 	}
-	return fmt.Errorf("no rest: %s", w.key(p))
+	return fmt.Errorf("no rest: %+v", s.key(w))
 }
 
-func (w world) goodMove(p Plan) Event {
-	for _, c := range p.Components {
-		m := w.table.Members[c.Name]
+func (s *search) goodMove(w world) move {
+	for i, c := range s.plan.Components {
+		m, g := w.table.Members[c.Name], w.ghosts[i]
+		about := func(k EventKind) move { return move{event: Event{Kind: k, Name: c.Name, PID: i + 1}} }
 		switch {
-		case w.asked[c.Name]:
-			return Event{Kind: Spawned, Name: c.Name, PID: w.next}
-		case m.State == Stopping && w.live[c.Name] != 0:
-			return Event{Kind: Exited, Name: c.Name, PID: w.live[c.Name]}
-		case (m.State == Starting || m.State == NotReady) && w.live[c.Name] != 0:
-			return Event{Kind: Serving, Name: c.Name, PID: w.live[c.Name]}
+		case g.asked:
+			return about(Spawned)
+		case m.State == Stopping && g.live && m.killed:
+			return about(Exited)
+		case m.State == Stopping && g.live, m.State == BackingOff:
+			return move{fire: c.Name}
+		case (m.State == Starting || m.State == NotReady) && g.live && !w.table.Stopping:
+			return about(Serving)
+		case m.State == Stopped && !w.table.Stopping:
+			return about(StartOneAsked)
 		}
 	}
-	return Event{Kind: Tick}
+	return move{event: Event{Kind: Tick}}
 }
 
-// TestStep_EveryReachableState visits every state that two components, joined in
-// every way, can come to, checks each action on the way, and that from each state
-// good will leads to all ready, and a stop to all gone.
+// TestStep_EveryReachableState visits every state that all graphs of up to four
+// components can come to, with every event in every order, checks each step on the
+// way, and that each state leads on to all ready, and to the end once all is to
+// stop. What is closely looked at differs, or there were too many states: of one
+// component everything, the history of its failures too; of two in any graph all
+// but that; of three and four in any graph of one of them all but that, and of the
+// others what it can see of them: they come, are ready, and are gone. With three
+// that need each other each is looked at; else it is another one from graph to graph.
 func TestStep_EveryReachableState(t *testing.T) {
-	graphs := map[string]Component{
-		"apart":      {Name: "b"},
-		"needs":      {Name: "b", Needs: []string{"a"}},
-		"order only": {Name: "b", OrderOnly: []string{"a"}},
-	}
-	for name, second := range graphs {
-		for _, failFast := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, fail fast %v", name, failFast), func(t *testing.T) {
-				plan := testPlan(Component{Name: "a"}, second)
-				plan.FailFast = failFast
-				explore(t, plan)
-			})
-		}
+	percent := debug.SetGCPercent(400) // it makes much that is soon not needed any more
+	t.Cleanup(func() { debug.SetGCPercent(percent) })
+	for _, sweep := range sweeps() {
+		t.Run(sweep.name, func(t *testing.T) {
+			t.Parallel()
+			graphs, states := sweep.run(t)
+			t.Logf("%d graphs, %d states", graphs, states)
+			if graphs < sweep.graphs || states < sweep.states {
+				t.Errorf("got %d graphs and %d states, want at least %d and %d", graphs, states, sweep.graphs, sweep.states)
+			}
+		})
 	}
 }
 
-func explore(t *testing.T, plan Plan) {
-	first := world{table: plan.Start(epoch), now: epoch, live: map[string]int{}, asked: map[string]bool{}, next: 1}
-	seen := map[string]bool{first.key(plan): true}
-	queue := []world{first}
-	for len(queue) > 0 {
-		w := queue[0]
-		queue = queue[1:]
-		for _, stop := range []bool{false, true} {
-			if err := w.settle(plan, stop); err != nil {
-				t.Fatalf("from %s: %v", w.key(plan), err)
-			}
-		}
-		for _, e := range w.moves(plan) {
-			next, err := w.move(plan, e)
-			if err != nil {
-				t.Fatalf("from %s: %v", w.key(plan), err)
-			}
-			if key := next.key(plan); !seen[key] {
-				seen[key] = true
-				queue = append(queue, next)
-			}
+// sweep is the search through a number of graphs.
+type sweep struct {
+	name   string
+	shapes []shape
+	// details of each graph, by its number.
+	details func(n int) [][]detail
+	// graphs and states are how many there are at least.
+	graphs, states int
+}
+
+func sweeps() []sweep {
+	always := func(details ...[]detail) func(int) [][]detail {
+		return func(int) [][]detail { return details }
+	}
+	inTurn := func(size int) func(int) [][]detail {
+		return func(n int) [][]detail {
+			one := make([]detail, size)
+			one[n%size] = plain
+			return [][]detail{one}
 		}
 	}
-	t.Logf("%d states", len(seen))
-	if len(seen) < 100 {
-		t.Errorf("got %d states, want the search to reach more", len(seen))
+	four := shapes(4, need)
+	return []sweep{
+		{"1 component", shapes(1, need), always([]detail{full}), 1, 566},
+		{"2 components", shapes(2, orderOnly), always([]detail{plain, plain}, []detail{full, outline}, []detail{outline, full}), 3, 25_578},
+		{"3 components", shapes(3, need), always(
+			[]detail{plain, outline, outline}, []detail{outline, plain, outline}, []detail{outline, outline, plain}), 6, 19_410},
+		{"3 components with both kinds of edges", shapes(3, orderOnly), inTurn(3), 21, 24_166},
+		{"4 components, first half", four[:16], inTurn(4), 16, 107_730},
+		{"4 components, second half", four[16:], inTurn(4), 15, 68_777},
 	}
+}
+
+// run searches each graph; up to two components also with a plan that fails fast.
+func (s sweep) run(t *testing.T) (graphs, states int) {
+	for n, sh := range s.shapes {
+		for _, failFast := range []bool{false, true} {
+			if failFast && sh.size > 2 {
+				continue
+			}
+			for _, d := range s.details(n) {
+				one := &search{space: newSpace(sh, failFast, d...)}
+				if err := one.run(); err != nil {
+					t.Fatalf("%s, fail fast %v: %v", sh, failFast, err)
+				}
+				states += len(one.seen)
+			}
+		}
+		graphs++
+	}
+	return graphs, states
 }

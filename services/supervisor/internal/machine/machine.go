@@ -19,7 +19,6 @@
 package machine
 
 import (
-	"maps"
 	"slices"
 	"time"
 
@@ -146,11 +145,13 @@ func (p Plan) Start(now time.Time) Table {
 }
 
 func (t Table) clone() Table {
-	t.Members = maps.Clone(t.Members)
+	members := make(map[string]*Member, len(t.Members))
+	own := make([]Member, 0, len(t.Members)) // in one piece
 	for name, m := range t.Members {
-		own := *m
-		t.Members[name] = &own
+		own = append(own, *m)
+		members[name] = &own[len(own)-1]
 	}
+	t.Members = members
 	return t
 }
 

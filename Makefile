@@ -4,6 +4,7 @@ BIN := $(CURDIR)/bin
 ROOT ?=
 VERSION ?= $(shell git describe --always --dirty 2>/dev/null || echo unknown)
 export PATH := $(BIN):$(PATH)
+export PREFIX DESTDIR SYSTEMD_VERSION
 GO_BUILD := go build -trimpath -ldflags "-s -w -X staddle.internal/kit/version.Version=$(VERSION)"
 MODULES := kit services/clusteraccess services/coordinator services/presence services/sandboxhost \
 	services/storage services/supervisor node cli
@@ -11,7 +12,7 @@ TOOL := cd tools && GOWORK=off go build -trimpath -o $(BIN)/
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
 .DEFAULT_GOAL := help
-.PHONY: help up down build compose-up compose-down compose-test prereqs gen fmt lint test check bench clean FORCE
+.PHONY: help up down build compose-up compose-down compose-test prereqs gen fmt lint test check bench clean install uninstall test-systemd FORCE
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -75,6 +76,16 @@ lint: $(BIN)/buf $(BIN)/golangci-lint third_party/buf/validate/validate.proto ##
 
 test: build $(BIN)/grpcurl ## run all tests as root: units, real containers, end to end
 	@$(SUDO) env "PATH=$$PATH" "HOME=$$HOME" GOFLAGS="$(GOFLAGS)" tools/test.sh
+
+test-systemd: build ## a whole node under a real systemd, in namespaces of its own
+	@cd e2e && $(SUDO) env "PATH=$$PATH" "HOME=$$HOME" GOFLAGS="$(GOFLAGS)" go test -tags systemd -race -count=1 -timeout 12m ./systemd
+
+# PREFIX=/usr/local; packagers name DESTDIR, and SYSTEMD_VERSION of those who use the package.
+install: build ## put binaries, units and sample configuration in place for systemd
+	@tools/install.sh install
+
+uninstall: ## take away exactly what install has put there
+	@tools/install.sh uninstall
 
 check: ## what CI runs: generated code, lint, breaking changes, tests
 	@tools/check.sh

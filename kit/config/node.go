@@ -118,36 +118,6 @@ type Presence struct {
 	HoldDown Duration `yaml:"hold_down"`
 }
 
-// Users says which system users are which process.
-type Users struct {
-	// FirstID is the first of a range of numeric ids, one per process in the
-	// order of Processes. 0 means that all processes run as one user.
-	FirstID int `yaml:"first_id"`
-	// AdminGroup is a group, by name or number, whose members are operators. A
-	// group that does not exist has no members.
-	AdminGroup string `yaml:"admin_group"`
-}
-
-// Processes lists the processes that have a user of their own, in the order of
-// their ids.
-func Processes() []string {
-	return []string{"clusteraccess", "storage", "storage-agent", "sandboxhost", "sandbox-agent", "presence", "coordinator"}
-}
-
-// ID returns the uid and gid of a process, and false when all share one user or
-// the name has none.
-func (u Users) ID(process string) (int, bool) {
-	if u.FirstID == 0 {
-		return 0, false
-	}
-	for i, name := range Processes() {
-		if name == process {
-			return u.FirstID + i, true
-		}
-	}
-	return 0, false
-}
-
 // DefaultNode returns the complete configuration of a node whose file says only
 // its version. What depends on the root is empty until Resolve.
 func DefaultNode() Node {

@@ -69,6 +69,9 @@ func (n *Node) Validate() []Problem {
 	c.between("presence.hold_down", n.Presence.HoldDown, 0, time.Minute)
 	c.must(n.Users.FirstID == 0 || n.Users.FirstID >= 100 && n.Users.FirstID <= 1<<30, "users.first_id",
 		fmt.Sprintf("%d is out of bounds", n.Users.FirstID), "write 0, or a number from 100 to 1073741824")
+	c.must(n.Users.NamePrefix == "" || namePrefix.MatchString(n.Users.NamePrefix), "users.name_prefix",
+		fmt.Sprintf("%q begins no user's name", n.Users.NamePrefix), "write 1 to 18 lower-case letters, digits, dashes and underscores, like staddle-")
+	c.must(n.Users.NamePrefix == "" || n.Users.FirstID == 0, "users.name_prefix", "users are given by number already", "remove it, or first_id")
 	c.supervisor(n.Supervisor)
 	return append(c.problems, n.graphProblems()...)
 }
@@ -78,6 +81,7 @@ var (
 	device     = regexp.MustCompile(`^[a-z][a-z0-9.-]{0,14}$`)
 	labelKey   = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9_./-]{0,126}[A-Za-z0-9])?$`)
 	labelValue = regexp.MustCompile(`^([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?$`)
+	namePrefix = regexp.MustCompile(`^[a-z_][a-z0-9_-]{0,17}$`) // a user's name has 32 characters at most
 	capability = regexp.MustCompile(`^CAP_[A-Z_]{2,40}$`)
 )
 

@@ -53,8 +53,8 @@ var localRoles = map[string]optionsv1.Role{
 func RoleOf(process string) optionsv1.Role { return localRoles[process] }
 
 // NewPeers builds the table from the configuration. Root is operator and
-// supervisor. With a range of ids each process is its own user; without one, the
-// users staddle-<process> that exist are, and root and the user of this process
+// supervisor. With users given by number or name each process is its own; without,
+// the users staddle-<process> that exist are, and root and the user of this process
 // may be any of them. A user or group that does not exist is nobody.
 func NewPeers(users config.Users) *Peers {
 	p := &Peers{byUID: map[uint32][]optionsv1.Role{}}
@@ -66,7 +66,7 @@ func NewPeers(users config.Users) *Peers {
 			p.grant(id, localRoles[name])
 		}
 	}
-	if users.FirstID == 0 {
+	if !users.Separate() {
 		p.grantAll(0)
 		if own := uint32(os.Geteuid()); len(p.byUID[own]) == 0 {
 			p.grant(own, optionsv1.Role_ROLE_OPERATOR)

@@ -218,10 +218,14 @@ func identities(p *process.Process, cfg settings.Settings) pki.Config {
 	if node == "" {
 		node = p.Config.Name
 	}
+	keyOwner := cfg.Bootstrap.NodeKeyOwner
+	if id, ok := p.Config.Users.ID("clusteraccess"); ok && keyOwner == 0 {
+		keyOwner = id
+	}
 	out := pki.Config{
 		Dir: filepath.Join(p.Paths.Etc(), "pki"), TrustDomain: cfg.TrustDomain, Name: p.Config.Name, ServerNames: names,
 		Identities: []pki.Identity{
-			{Kind: "node", Name: node, File: "node", Owner: cfg.Bootstrap.NodeKeyOwner},
+			{Kind: "node", Name: node, File: "node", Owner: keyOwner},
 			{Kind: "user", Name: cfg.Bootstrap.Operator, File: "operator", Owner: cfg.Bootstrap.OperatorKeyOwner},
 		},
 	}

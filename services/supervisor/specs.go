@@ -12,7 +12,6 @@ import (
 	"staddle.internal/kit/process"
 
 	"staddle.internal/services/supervisor/internal/child"
-	"staddle.internal/services/supervisor/internal/containerd"
 	"staddle.internal/services/supervisor/internal/graph"
 )
 
@@ -53,9 +52,11 @@ func specsOf(p *process.Process, g graph.Graph) ([]child.Spec, error) {
 		if len(s.Command) == 0 {
 			s.Command = ownCommand(p, c.Name, bin)
 		}
-		if id, ok := p.Config.Users.ID(c.Name); ok {
-			s.UID, s.GID = id, id
+		user, _, err := p.Config.Users.Of(c.Name)
+		if err != nil {
+			return nil, config.Wrong(p.ConfigPath, "users: %s", err)
 		}
+		s.UID, s.GID = user.UID, user.GID
 		specs = append(specs, s)
 	}
 	return specs, nil
@@ -113,15 +114,7 @@ func makeAllFolders(p *process.Process, specs []child.Spec) error {
 
 func makeFolders(p *process.Process, s child.Spec) error {
 	if s.Foreign {
-		cfg := containerd.Config{
-			Root: p.Paths.Var(s.Name), State: filepath.Join(p.Paths.Run(), s.Name), Address: p.Config.Containerd.Address,
-			Shims: filepath.Join(p.Paths.Run(), "shims"),
-		}
-		if id, ok := p.Config.Users.ID("sandboxhost"); ok {
-			cfg.UID, cfg.GID = id, id
-		}
-		_, err := cfg.Write()
-		return err
+		return writeContainerdConfig(p.Paths, p.Config)
 	}
 	dirs := map[string]os.FileMode{
 		p.Paths.Var(s.Name):                  0o700,

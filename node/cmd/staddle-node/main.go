@@ -27,14 +27,15 @@ import (
 
 // processes are the mains by name.
 var processes = map[string]func() int{
-	"clusteraccess": clusteraccess.Main,
-	"presence":      presence.Main,
-	"sandbox-agent": sandboxhost.AgentMain,
-	"sandboxhost":   sandboxhost.Main,
-	"storage":       storage.Main,
-	"storage-agent": storage.AgentMain,
-	"supervisor":    supervisor.Main,
-	"teardown":      sandboxhost.TeardownMain, // a command that ends
+	"clusteraccess":     clusteraccess.Main,
+	"containerd-config": supervisor.ContainerdConfigMain, // a command that ends
+	"presence":          presence.Main,
+	"sandbox-agent":     sandboxhost.AgentMain,
+	"sandboxhost":       sandboxhost.Main,
+	"storage":           storage.Main,
+	"storage-agent":     storage.AgentMain,
+	"supervisor":        supervisor.Main,
+	"teardown":          sandboxhost.TeardownMain, // a command that ends
 }
 
 // The main thread cannot be thrown away. sandboxhost makes namespaces, and the

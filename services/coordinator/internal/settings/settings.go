@@ -57,7 +57,8 @@ type Etcd struct {
 type Bootstrap struct {
 	// Node gets node.crt and node.key. Empty means the name in node.yaml.
 	Node string `yaml:"node"`
-	// NodeKeyOwner is the numeric user that may read node.key.
+	// NodeKeyOwner is the numeric user that may read node.key. 0 means the user of
+	// clusteraccess in node.yaml, and root if that names none.
 	NodeKeyOwner int `yaml:"node_key_owner"`
 	// Nodes get nodes/<name>/node.crt, node.key and ca.crt, to be carried to them.
 	Nodes []string `yaml:"nodes"`

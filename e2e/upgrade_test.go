@@ -85,6 +85,10 @@ func TestMachine_UpgradeUnderSandboxes(t *testing.T) {
 	before := programsOf(t, b)
 	dir := newer(t, b, "staddle-node", "staddle-coordinator", "containerd", "runc")
 	b.OK("upgrade", "--binaries", dir)
+	bed.Eventually(t, waitLong, "the supervisor, the same process, runs the new program", func(context.Context) (bool, string) {
+		now := digest(t, fmt.Sprintf("/proc/%d/exe", supervisor.Pid))
+		return now == digest(t, filepath.Join(dir, "staddle-node")), now
+	})
 	goesOn("after an upgrade")
 	for name, sum := range programsOf(t, b) {
 		if sum == before[name] {

@@ -5,7 +5,10 @@ import (
 	"path/filepath"
 	"slices"
 
+	"golang.org/x/sys/unix"
+
 	"staddle.internal/kit/config"
+	"staddle.internal/kit/logging"
 	"staddle.internal/kit/process"
 
 	"staddle.internal/services/supervisor/internal/child"
@@ -30,7 +33,17 @@ func upgraderOf(p *process.Process, plan machine.Plan, children *child.Runner, l
 		}
 	}
 	cfg := upgrade.Config{Plan: plan, Bin: bin, Programs: names, Check: checkOf}
-	return upgrade.New(cfg, upgrade.Deps{Children: children, Graph: loop, Log: p.Log}), nil
+	return upgrade.New(cfg, upgrade.Deps{Children: children, Graph: loop, Log: p.Log, Renew: hangUp(p)}), nil
+}
+
+// hangUp has the own program replaced, the way that a signal does, so that there is
+// one way.
+func hangUp(p *process.Process) func() {
+	return func() {
+		if err := unix.Kill(unix.Getpid(), unix.SIGHUP); err != nil {
+			p.Log.Error("program not replaced", logging.Err(fmt.Errorf("send signal to own process: %w", err)))
+		}
+	}
 }
 
 // checkOf is how a program is asked whether it could start: ours check their

@@ -33,15 +33,16 @@ func (m *Machine) Upgrade(ctx context.Context, folder string) (err error) {
 	if err != nil {
 		return err
 	}
-	for {
+	for installed := false; ; {
 		step, err := stream.Recv()
-		if errors.Is(err, io.EOF) {
-			return nil
+		if errors.Is(err, io.EOF) || installed && fault.KindOf(err) == fault.Unavailable {
+			return nil // the supervisor goes on in its new program, without this connection
 		}
 		if err != nil {
 			return nextStep(err)
 		}
 		m.say("%s", sentence(step))
+		installed = installed || step.GetStage() == supervisorv1.UpgradeStage_UPGRADE_STAGE_INSTALLED
 	}
 }
 

@@ -96,6 +96,9 @@ type Deps struct {
 	Children children
 	Graph    graph
 	Log      *slog.Logger
+	// Renew begins to replace the program of the supervisor itself, the last step. It
+	// must not wait for it.
+	Renew func()
 }
 
 // Upgrader does one upgrade at a time.
@@ -141,6 +144,9 @@ func (u *Upgrader) Run(ctx context.Context, ready func()) error {
 			u.busy = false
 			u.mu.Unlock()
 			j.end(err)
+			if err == nil {
+				u.deps.Renew()
+			}
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}

@@ -7,9 +7,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -23,6 +25,8 @@ import (
 type node struct {
 	t   *testing.T
 	bin string
+
+	renewed atomic.Int32 // how often the supervisor's own program was to be replaced
 
 	mu      sync.Mutex // guards all below
 	table   machine.Table
@@ -123,7 +127,7 @@ func (n *node) Restart(_ context.Context, name string) error {
 func (n *node) start(check func(string, []string) []string) *Upgrader {
 	n.t.Helper()
 	u := New(Config{Plan: plan(), Bin: n.bin, Programs: []string{"prog-a", "prog-b", "tool"}, Check: check},
-		Deps{Children: n, Graph: n, Log: slog.New(slog.DiscardHandler)})
+		Deps{Children: n, Graph: n, Log: slog.New(slog.DiscardHandler), Renew: func() { n.renewed.Add(1) }})
 	ctx, cancel := context.WithCancel(n.t.Context())
 	up, over := make(chan struct{}), make(chan error, 1)
 	go func() { over <- u.Run(ctx, func() { close(up) }) }()
@@ -179,6 +183,11 @@ func TestUpgrade_InstallsWhatBecameReady(t *testing.T) {
 	if _, err := n.upgrade(u, ""); err != nil || !slices.Equal(n.ran, []string{"a new", "b old"}) {
 		t.Errorf("restart in place: got %v, ran %v", err, n.ran)
 	}
+	for end := time.Now().Add(10 * time.Second); n.renewed.Load() != 2; runtime.Gosched() {
+		if time.Now().After(end) {
+			t.Fatalf("the supervisor's own program was to be replaced %d times, want 2", n.renewed.Load())
+		}
+	}
 }
 
 func TestUpgrade_PutsAllBackWhenOneIsNotReady(t *testing.T) {
@@ -197,7 +206,7 @@ func TestUpgrade_PutsAllBackWhenOneIsNotReady(t *testing.T) {
 			if want := []string{"a new", "b " + c.b, "b old", "a old"}; !slices.Equal(n.ran, want) {
 				t.Errorf("ran %v, want %v", n.ran, want)
 			}
-			if read(t, filepath.Join(n.bin, "prog-a")) != "old" || !n.clean() {
+			if read(t, filepath.Join(n.bin, "prog-a")) != "old" || !n.clean() || n.renewed.Load() != 0 {
 				t.Error("the installed binaries were changed")
 			}
 		})

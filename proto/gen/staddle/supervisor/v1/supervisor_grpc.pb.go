@@ -71,7 +71,9 @@ type SupervisorServiceClient interface {
 	// time-outs before the next is touched. If one does not, all that were touched get
 	// their old binaries back, in reverse. The installed binaries are replaced when
 	// everything is ready with the new ones. Workloads, mounts and addresses are not
-	// touched. Progress is sent until the end; it goes on when the caller leaves.
+	// touched. Progress is sent until the end; it goes on when the caller leaves. Last
+	// the supervisor replaces its own program, in place: after INSTALLED the stream may
+	// break off with Unavailable, and the upgrade is done all the same.
 	// Repeating it does it once more. Returns Invalid, with nothing touched, for a
 	// folder without binaries or with ones that cannot read the configuration;
 	// Conflict with reason UPGRADE_RUNNING while another one goes on, NOT_READY, with
@@ -301,7 +303,9 @@ type SupervisorServiceServer interface {
 	// time-outs before the next is touched. If one does not, all that were touched get
 	// their old binaries back, in reverse. The installed binaries are replaced when
 	// everything is ready with the new ones. Workloads, mounts and addresses are not
-	// touched. Progress is sent until the end; it goes on when the caller leaves.
+	// touched. Progress is sent until the end; it goes on when the caller leaves. Last
+	// the supervisor replaces its own program, in place: after INSTALLED the stream may
+	// break off with Unavailable, and the upgrade is done all the same.
 	// Repeating it does it once more. Returns Invalid, with nothing touched, for a
 	// folder without binaries or with ones that cannot read the configuration;
 	// Conflict with reason UPGRADE_RUNNING while another one goes on, NOT_READY, with

@@ -168,3 +168,43 @@ func TestMachine_DrainWithADeadlineAndShutdown(t *testing.T) {
 		t.Errorf("exits are %v, want one by signal 9", exits)
 	}
 }
+
+// A shutdown keeps sandboxes, or stops them first; both times the node finds out
+// afterwards how it was.
+func TestMachine_ShutdownKeepsOrDrains(t *testing.T) {
+	b, _ := machine(t, bed.Options{})
+	s := settle(t, b, 2)
+	if out := b.OK("shutdown"); !strings.Contains(out, "have stopped") {
+		t.Errorf("shutdown says %q", out)
+	}
+	if left := b.Processes(); len(left) != len(b.Shims()) {
+		t.Errorf("after a shutdown these run: %v", left)
+	}
+	if out := b.OK("shutdown"); !strings.Contains(out, "nothing runs") {
+		t.Errorf("a second shutdown says %q", out)
+	}
+	b.Start()
+	b.WaitReady()
+	s.same(t, b, "after a shutdown")
+
+	if r := b.CLI("shutdown", "--kill-after", "3s"); r.Code != 2 {
+		t.Errorf("--kill-after alone: exit code %d\n%s", r.Code, r.Stderr)
+	}
+	b.OK("shutdown", "--drain", "--kill-after", "30s")
+	if left := b.Workloads(); len(left) > 0 {
+		t.Errorf("after a shutdown with drain these processes of sandboxes live: %v", left)
+	}
+	b.Start()
+	b.WaitComponents()
+	for _, uid := range s.uids {
+		got := await(t, b, uid, "held", func(s *resourcev1.SandboxStatus) bool { return s.GetReason() == "HELD" })
+		if exits := got.GetExits(); len(exits) != 1 || exits[0].GetUnknown() {
+			t.Errorf("exits are %v, want one that is known", exits)
+		}
+	}
+	b.OK("--node-socket", b.HostSocket(), "node", "uncordon")
+	for _, uid := range s.uids {
+		await(t, b, uid, "running again", func(s *resourcev1.SandboxStatus) bool { return running(s) && s.GetAttempt() == 2 })
+	}
+	b.WaitReady()
+}

@@ -139,7 +139,8 @@ func (m *start) build(_ context.Context, p *process.Process) ([]run.Member, erro
 	}
 	p.Server.AlwaysServe(supervisorv1.SupervisorService_ServiceDesc.ServiceName)
 	supervisorv1.RegisterSupervisorServiceServer(p.Server.GRPC(), api.New(l.plan, api.Deps{
-		Graph: loop, Outputs: children, Upgrades: renewal, SetLevel: levelSetter(p), Foreign: foreign(l.specs), Shutdown: shutdown(p),
+		Graph: loop, Outputs: children, Upgrades: renewal, SetLevel: levelSetter(p), Foreign: foreign(l.specs),
+		Drain: drainer(p), Shutdown: shutdown(p),
 	}))
 	return []run.Member{
 		{Name: "children", Run: children.Run},

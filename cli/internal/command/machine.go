@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -59,6 +60,49 @@ removed as well. Safe when nothing runs.`,
 	c.Flags().BoolVar(&purge, "purge", false, "remove data, configuration and binaries as well")
 	c.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
 	return c
+}
+
+func (a *app) shutdownCommand() *cobra.Command {
+	var drain bool
+	var killAfter time.Duration
+	c := &cobra.Command{
+		Use: "shutdown", Short: "Stop all processes and leave sandboxes running", Args: args(cobra.NoArgs),
+		Long: `Stop all processes of this machine in reverse order. Sandboxes, mounts and addresses
+stay, and "staddle up" finds them again.
+
+With --drain sandboxes are stopped first, each within its grace period, and their disks
+unmounted, as before the machine is shut down. They run again after a reboot, or with
+"staddle node uncordon". Safe when nothing runs.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			limited := cmd.Flags().Changed("kill-after")
+			if limited && (!drain || killAfter < 0) {
+				return exit.BadUsage("--kill-after is a time of 0s or more, and only has a meaning with --drain")
+			}
+			return a.asRoot(cmd.Context(), "the supervisor", func(ctx context.Context, m *machine.Machine) error {
+				limit := &killAfter
+				if !limited {
+					limit = nil
+				}
+				return a.shutdown(ctx, m, drain, limit)
+			})
+		},
+	}
+	c.Flags().BoolVar(&drain, "drain", false, "stop sandboxes first")
+	c.Flags().DurationVar(&killAfter, "kill-after", 0, "kill what still lives after this `TIME`, such as 5m (default: only each sandbox's grace period counts)")
+	return c
+}
+
+func (a *app) shutdown(ctx context.Context, m *machine.Machine, drain bool, killAfter *time.Duration) error {
+	ran, err := m.Shutdown(ctx, drain, killAfter)
+	if err != nil {
+		return err
+	}
+	text := "all processes have stopped"
+	if !ran {
+		text = "nothing runs"
+	}
+	_, err = fmt.Fprintln(a.out, text)
+	return err
 }
 
 func (a *app) down(ctx context.Context, m *machine.Machine, purge, yes bool) error {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	supervisorv1 "staddle.internal/proto/gen/staddle/supervisor/v1"
 
@@ -127,14 +128,36 @@ func (m *Machine) start() (*started, error) {
 	return s, nil
 }
 
+// Shutdown ends all processes in reverse order and waits for it. Sandboxes go on; or,
+// with drain, they are stopped first, and what still lives after killAfter, if that is
+// not nil, is killed. It reports whether anything ran.
+func (m *Machine) Shutdown(ctx context.Context, drain bool, killAfter *time.Duration) (bool, error) {
+	_, running, err := m.running()
+	if err != nil || !running {
+		return false, err
+	}
+	req := &supervisorv1.ShutdownRequest{}
+	if drain {
+		req.Mode = supervisorv1.ShutdownMode_SHUTDOWN_MODE_DRAIN
+		m.say("stopping sandboxes, each within its grace period")
+	}
+	if killAfter != nil {
+		req.KillAfter = durationpb.New(*killAfter)
+	}
+	if err := m.shutdown(ctx, req); err != nil {
+		return true, err
+	}
+	return true, m.awaitEnd(ctx)
+}
+
 // shutdown asks the supervisor to stop everything and itself.
-func (m *Machine) shutdown(ctx context.Context) (err error) {
+func (m *Machine) shutdown(ctx context.Context, req *supervisorv1.ShutdownRequest) (err error) {
 	conn, err := target.Socket(ctx, supervisorName, m.Paths.Socket(supervisorName))
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, conn.Close()) }()
-	if _, err := supervisorv1.NewSupervisorServiceClient(conn).Shutdown(ctx, &supervisorv1.ShutdownRequest{}); err != nil {
+	if _, err := supervisorv1.NewSupervisorServiceClient(conn).Shutdown(ctx, req); err != nil {
 		return fmt.Errorf("shut down supervisor: %w", err)
 	}
 	return nil
@@ -147,21 +170,26 @@ func (m *Machine) Stop(ctx context.Context) (bool, error) {
 	if err != nil || !running {
 		return false, err
 	}
-	if err := m.shutdown(ctx); err != nil {
+	if err := m.shutdown(ctx, &supervisorv1.ShutdownRequest{}); err != nil {
 		m.say("the supervisor does not answer (%v); ending process %d", err, pid)
 		if err := m.signal(pid, unix.SIGTERM); err != nil {
 			return true, err
 		}
 	}
+	return true, m.awaitEnd(ctx)
+}
+
+// awaitEnd waits until no supervisor runs any more.
+func (m *Machine) awaitEnd(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, stopLimit)
 	defer cancel()
 	for {
-		_, running, err := m.running()
+		pid, running, err := m.running()
 		if err != nil || !running {
-			return true, err
+			return err
 		}
 		if err := backoff.Wait(ctx, pollPeriod); err != nil {
-			return true, fault.New(fault.Unavailable, "stop supervisor: process %d has not ended within %s", pid, stopLimit)
+			return fault.New(fault.Unavailable, "stop supervisor: process %d has not ended within %s", pid, stopLimit)
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"context"
 
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	processv1 "staddle.internal/proto/gen/staddle/process/v1"
@@ -50,6 +51,9 @@ type Deps struct {
 	SetLevel func(ctx context.Context, component string, req *processv1.SetLogLevelRequest) (*processv1.SetLogLevelResponse, error)
 	// Foreign reports whether a component is a program that is not of Staddle.
 	Foreign func(component string) bool
+	// Drain returns when every sandbox of the node is dead and kept so for this boot;
+	// after a time, if one is given, what still lives is killed.
+	Drain func(ctx context.Context, killAfter *durationpb.Duration) error
 	// Shutdown begins the stop of this process and does not wait for it.
 	Shutdown func()
 }
@@ -124,8 +128,13 @@ func checkName(what, name string) error {
 	return nil
 }
 
-// Shutdown begins the stop.
-func (s *Server) Shutdown(context.Context, *supervisorv1.ShutdownRequest) (*supervisorv1.ShutdownResponse, error) {
+// Shutdown begins the stop, after the node was drained if that is asked for.
+func (s *Server) Shutdown(ctx context.Context, req *supervisorv1.ShutdownRequest) (*supervisorv1.ShutdownResponse, error) {
+	if req.GetMode() == supervisorv1.ShutdownMode_SHUTDOWN_MODE_DRAIN {
+		if err := s.deps.Drain(ctx, req.GetKillAfter()); err != nil {
+			return nil, err
+		}
+	}
 	s.deps.Shutdown()
 	return &supervisorv1.ShutdownResponse{}, nil
 }

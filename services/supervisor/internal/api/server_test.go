@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -173,5 +174,34 @@ func TestSetLogLevel_EachProcessHasItsOutcome(t *testing.T) {
 	_, err = serverOver(f).SetLogLevel(t.Context(), &supervisorv1.SetLogLevelRequest{Component: "containerd", Level: processv1.LogLevel_LOG_LEVEL_DEBUG})
 	if !errors.Is(err, fault.Conflict) {
 		t.Errorf("got %v for a foreign program, want Conflict", err)
+	}
+}
+
+func TestShutdown_DrainsFirstAndStopsNothingIfThatFails(t *testing.T) {
+	var did []string
+	var fails error
+	s := New(machine.Plan{}, Deps{
+		Drain: func(_ context.Context, killAfter *durationpb.Duration) error {
+			did = append(did, "drain "+killAfter.AsDuration().String())
+			return fails
+		},
+		Shutdown: func() { did = append(did, "stop") },
+	})
+	keep := supervisorv1.ShutdownMode_SHUTDOWN_MODE_KEEP
+	drain := &supervisorv1.ShutdownRequest{Mode: supervisorv1.ShutdownMode_SHUTDOWN_MODE_DRAIN, KillAfter: durationpb.New(time.Second)}
+	for _, c := range []struct {
+		req   *supervisorv1.ShutdownRequest
+		fails error
+		want  []string
+	}{
+		{&supervisorv1.ShutdownRequest{}, nil, []string{"stop"}},
+		{&supervisorv1.ShutdownRequest{Mode: keep}, nil, []string{"stop"}},
+		{drain, nil, []string{"drain 1s", "stop"}},
+		{drain, fault.New(fault.Unavailable, "presence is away"), []string{"drain 1s"}},
+	} {
+		did, fails = nil, c.fails
+		if _, err := s.Shutdown(t.Context(), c.req); !errors.Is(err, c.fails) || !slices.Equal(did, c.want) {
+			t.Errorf("%v: did %v, %v; want %v", c.req, did, err, c.want)
+		}
 	}
 }

@@ -171,6 +171,59 @@ func (UpgradeStage) EnumDescriptor() ([]byte, []int) {
 	return file_staddle_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{1}
 }
 
+// ShutdownMode is what becomes of the workloads.
+type ShutdownMode int32
+
+const (
+	// The same as KEEP.
+	ShutdownMode_SHUTDOWN_MODE_UNSPECIFIED ShutdownMode = 0
+	// They go on.
+	ShutdownMode_SHUTDOWN_MODE_KEEP ShutdownMode = 1
+	// They are stopped first, each within its grace period, and their disks unmounted.
+	ShutdownMode_SHUTDOWN_MODE_DRAIN ShutdownMode = 2
+)
+
+// Enum value maps for ShutdownMode.
+var (
+	ShutdownMode_name = map[int32]string{
+		0: "SHUTDOWN_MODE_UNSPECIFIED",
+		1: "SHUTDOWN_MODE_KEEP",
+		2: "SHUTDOWN_MODE_DRAIN",
+	}
+	ShutdownMode_value = map[string]int32{
+		"SHUTDOWN_MODE_UNSPECIFIED": 0,
+		"SHUTDOWN_MODE_KEEP":        1,
+		"SHUTDOWN_MODE_DRAIN":       2,
+	}
+)
+
+func (x ShutdownMode) Enum() *ShutdownMode {
+	p := new(ShutdownMode)
+	*p = x
+	return p
+}
+
+func (x ShutdownMode) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ShutdownMode) Descriptor() protoreflect.EnumDescriptor {
+	return file_staddle_supervisor_v1_supervisor_proto_enumTypes[2].Descriptor()
+}
+
+func (ShutdownMode) Type() protoreflect.EnumType {
+	return &file_staddle_supervisor_v1_supervisor_proto_enumTypes[2]
+}
+
+func (x ShutdownMode) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ShutdownMode.Descriptor instead.
+func (ShutdownMode) EnumDescriptor() ([]byte, []int) {
+	return file_staddle_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{2}
+}
+
 // Component is one process of the boot graph.
 type Component struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -673,7 +726,13 @@ func (x *UpgradeRunnerResponse) GetAt() *timestamppb.Timestamp {
 
 // ShutdownRequest begins the stop.
 type ShutdownRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What becomes of the workloads.
+	Mode ShutdownMode `protobuf:"varint,1,opt,name=mode,proto3,enum=staddle.supervisor.v1.ShutdownMode" json:"mode,omitempty"`
+	// With DRAIN: how long from now sandboxes may take to end; those that still live
+	// then are killed whatever their grace period. Unset means that only their own
+	// grace periods count; 0 s kills at once; at most 7 days.
+	KillAfter     *durationpb.Duration `protobuf:"bytes,2,opt,name=kill_after,json=killAfter,proto3" json:"kill_after,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -706,6 +765,20 @@ func (x *ShutdownRequest) ProtoReflect() protoreflect.Message {
 // Deprecated: Use ShutdownRequest.ProtoReflect.Descriptor instead.
 func (*ShutdownRequest) Descriptor() ([]byte, []int) {
 	return file_staddle_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *ShutdownRequest) GetMode() ShutdownMode {
+	if x != nil {
+		return x.Mode
+	}
+	return ShutdownMode_SHUTDOWN_MODE_UNSPECIFIED
+}
+
+func (x *ShutdownRequest) GetKillAfter() *durationpb.Duration {
+	if x != nil {
+		return x.KillAfter
+	}
+	return nil
 }
 
 // ShutdownResponse says that the stop has begun.
@@ -1627,8 +1700,11 @@ const file_staddle_supervisor_v1_supervisor_proto_rawDesc = "" +
 	"\x05stage\x18\x01 \x01(\x0e2#.staddle.supervisor.v1.UpgradeStageR\x05stage\x12\x1c\n" +
 	"\tcomponent\x18\x02 \x01(\tR\tcomponent\x12\x18\n" +
 	"\amessage\x18\x03 \x01(\tR\amessage\x12*\n" +
-	"\x02at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\"\x11\n" +
-	"\x0fShutdownRequest\"\x12\n" +
+	"\x02at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\"\x9e\x01\n" +
+	"\x0fShutdownRequest\x12A\n" +
+	"\x04mode\x18\x01 \x01(\x0e2#.staddle.supervisor.v1.ShutdownModeB\b\xbaH\x05\x82\x01\x02\x10\x01R\x04mode\x12H\n" +
+	"\n" +
+	"kill_after\x18\x02 \x01(\v2\x19.google.protobuf.DurationB\x0e\xbaH\v\xaa\x01\b\"\x04\b\x80\xf5$2\x00R\tkillAfter\"\x12\n" +
 	"\x10ShutdownResponse\"5\n" +
 	"\x14StopComponentRequest\x12\x1d\n" +
 	"\x04name\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18?R\x04name\"\x17\n" +
@@ -1704,7 +1780,11 @@ const file_staddle_supervisor_v1_supervisor_proto_rawDesc = "" +
 	"\x13UPGRADE_STAGE_READY\x10\x03\x12\x18\n" +
 	"\x14UPGRADE_STAGE_FAILED\x10\x04\x12\x1e\n" +
 	"\x1aUPGRADE_STAGE_PUTTING_BACK\x10\x05\x12\x1b\n" +
-	"\x17UPGRADE_STAGE_INSTALLED\x10\x062\x9c\n" +
+	"\x17UPGRADE_STAGE_INSTALLED\x10\x06*^\n" +
+	"\fShutdownMode\x12\x1d\n" +
+	"\x19SHUTDOWN_MODE_UNSPECIFIED\x10\x00\x12\x16\n" +
+	"\x12SHUTDOWN_MODE_KEEP\x10\x01\x12\x17\n" +
+	"\x13SHUTDOWN_MODE_DRAIN\x10\x022\x9c\n" +
 	"\n" +
 	"\x11SupervisorService\x12h\n" +
 	"\bGetGraph\x12&.staddle.supervisor.v1.GetGraphRequest\x1a'.staddle.supervisor.v1.GetGraphResponse\"\v\x8a\xb5\x18\x04\n" +
@@ -1752,85 +1832,88 @@ func file_staddle_supervisor_v1_supervisor_proto_rawDescGZIP() []byte {
 	return file_staddle_supervisor_v1_supervisor_proto_rawDescData
 }
 
-var file_staddle_supervisor_v1_supervisor_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_staddle_supervisor_v1_supervisor_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
 var file_staddle_supervisor_v1_supervisor_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
 var file_staddle_supervisor_v1_supervisor_proto_goTypes = []any{
 	(ComponentState)(0),               // 0: staddle.supervisor.v1.ComponentState
 	(UpgradeStage)(0),                 // 1: staddle.supervisor.v1.UpgradeStage
-	(*Component)(nil),                 // 2: staddle.supervisor.v1.Component
-	(*GetGraphRequest)(nil),           // 3: staddle.supervisor.v1.GetGraphRequest
-	(*GetGraphResponse)(nil),          // 4: staddle.supervisor.v1.GetGraphResponse
-	(*WatchGraphRequest)(nil),         // 5: staddle.supervisor.v1.WatchGraphRequest
-	(*WatchGraphResponse)(nil),        // 6: staddle.supervisor.v1.WatchGraphResponse
-	(*RestartComponentRequest)(nil),   // 7: staddle.supervisor.v1.RestartComponentRequest
-	(*RestartComponentResponse)(nil),  // 8: staddle.supervisor.v1.RestartComponentResponse
-	(*UpgradeRunnerRequest)(nil),      // 9: staddle.supervisor.v1.UpgradeRunnerRequest
-	(*UpgradeRunnerResponse)(nil),     // 10: staddle.supervisor.v1.UpgradeRunnerResponse
-	(*ShutdownRequest)(nil),           // 11: staddle.supervisor.v1.ShutdownRequest
-	(*ShutdownResponse)(nil),          // 12: staddle.supervisor.v1.ShutdownResponse
-	(*StopComponentRequest)(nil),      // 13: staddle.supervisor.v1.StopComponentRequest
-	(*StopComponentResponse)(nil),     // 14: staddle.supervisor.v1.StopComponentResponse
-	(*StartComponentRequest)(nil),     // 15: staddle.supervisor.v1.StartComponentRequest
-	(*StartComponentResponse)(nil),    // 16: staddle.supervisor.v1.StartComponentResponse
-	(*ComponentEvent)(nil),            // 17: staddle.supervisor.v1.ComponentEvent
-	(*ListEventsRequest)(nil),         // 18: staddle.supervisor.v1.ListEventsRequest
-	(*ListEventsResponse)(nil),        // 19: staddle.supervisor.v1.ListEventsResponse
-	(*WatchEventsRequest)(nil),        // 20: staddle.supervisor.v1.WatchEventsRequest
-	(*WatchEventsResponse)(nil),       // 21: staddle.supervisor.v1.WatchEventsResponse
-	(*ReadComponentLogsRequest)(nil),  // 22: staddle.supervisor.v1.ReadComponentLogsRequest
-	(*ReadComponentLogsResponse)(nil), // 23: staddle.supervisor.v1.ReadComponentLogsResponse
-	(*SetLogLevelRequest)(nil),        // 24: staddle.supervisor.v1.SetLogLevelRequest
-	(*LogLevelOutcome)(nil),           // 25: staddle.supervisor.v1.LogLevelOutcome
-	(*SetLogLevelResponse)(nil),       // 26: staddle.supervisor.v1.SetLogLevelResponse
-	(*timestamppb.Timestamp)(nil),     // 27: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),       // 28: google.protobuf.Duration
-	(v1.LogLevel)(0),                  // 29: staddle.process.v1.LogLevel
+	(ShutdownMode)(0),                 // 2: staddle.supervisor.v1.ShutdownMode
+	(*Component)(nil),                 // 3: staddle.supervisor.v1.Component
+	(*GetGraphRequest)(nil),           // 4: staddle.supervisor.v1.GetGraphRequest
+	(*GetGraphResponse)(nil),          // 5: staddle.supervisor.v1.GetGraphResponse
+	(*WatchGraphRequest)(nil),         // 6: staddle.supervisor.v1.WatchGraphRequest
+	(*WatchGraphResponse)(nil),        // 7: staddle.supervisor.v1.WatchGraphResponse
+	(*RestartComponentRequest)(nil),   // 8: staddle.supervisor.v1.RestartComponentRequest
+	(*RestartComponentResponse)(nil),  // 9: staddle.supervisor.v1.RestartComponentResponse
+	(*UpgradeRunnerRequest)(nil),      // 10: staddle.supervisor.v1.UpgradeRunnerRequest
+	(*UpgradeRunnerResponse)(nil),     // 11: staddle.supervisor.v1.UpgradeRunnerResponse
+	(*ShutdownRequest)(nil),           // 12: staddle.supervisor.v1.ShutdownRequest
+	(*ShutdownResponse)(nil),          // 13: staddle.supervisor.v1.ShutdownResponse
+	(*StopComponentRequest)(nil),      // 14: staddle.supervisor.v1.StopComponentRequest
+	(*StopComponentResponse)(nil),     // 15: staddle.supervisor.v1.StopComponentResponse
+	(*StartComponentRequest)(nil),     // 16: staddle.supervisor.v1.StartComponentRequest
+	(*StartComponentResponse)(nil),    // 17: staddle.supervisor.v1.StartComponentResponse
+	(*ComponentEvent)(nil),            // 18: staddle.supervisor.v1.ComponentEvent
+	(*ListEventsRequest)(nil),         // 19: staddle.supervisor.v1.ListEventsRequest
+	(*ListEventsResponse)(nil),        // 20: staddle.supervisor.v1.ListEventsResponse
+	(*WatchEventsRequest)(nil),        // 21: staddle.supervisor.v1.WatchEventsRequest
+	(*WatchEventsResponse)(nil),       // 22: staddle.supervisor.v1.WatchEventsResponse
+	(*ReadComponentLogsRequest)(nil),  // 23: staddle.supervisor.v1.ReadComponentLogsRequest
+	(*ReadComponentLogsResponse)(nil), // 24: staddle.supervisor.v1.ReadComponentLogsResponse
+	(*SetLogLevelRequest)(nil),        // 25: staddle.supervisor.v1.SetLogLevelRequest
+	(*LogLevelOutcome)(nil),           // 26: staddle.supervisor.v1.LogLevelOutcome
+	(*SetLogLevelResponse)(nil),       // 27: staddle.supervisor.v1.SetLogLevelResponse
+	(*timestamppb.Timestamp)(nil),     // 28: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),       // 29: google.protobuf.Duration
+	(v1.LogLevel)(0),                  // 30: staddle.process.v1.LogLevel
 }
 var file_staddle_supervisor_v1_supervisor_proto_depIdxs = []int32{
 	0,  // 0: staddle.supervisor.v1.Component.state:type_name -> staddle.supervisor.v1.ComponentState
-	27, // 1: staddle.supervisor.v1.Component.since:type_name -> google.protobuf.Timestamp
-	27, // 2: staddle.supervisor.v1.Component.next_start_at:type_name -> google.protobuf.Timestamp
-	2,  // 3: staddle.supervisor.v1.GetGraphResponse.components:type_name -> staddle.supervisor.v1.Component
-	2,  // 4: staddle.supervisor.v1.WatchGraphResponse.components:type_name -> staddle.supervisor.v1.Component
+	28, // 1: staddle.supervisor.v1.Component.since:type_name -> google.protobuf.Timestamp
+	28, // 2: staddle.supervisor.v1.Component.next_start_at:type_name -> google.protobuf.Timestamp
+	3,  // 3: staddle.supervisor.v1.GetGraphResponse.components:type_name -> staddle.supervisor.v1.Component
+	3,  // 4: staddle.supervisor.v1.WatchGraphResponse.components:type_name -> staddle.supervisor.v1.Component
 	1,  // 5: staddle.supervisor.v1.UpgradeRunnerResponse.stage:type_name -> staddle.supervisor.v1.UpgradeStage
-	27, // 6: staddle.supervisor.v1.UpgradeRunnerResponse.at:type_name -> google.protobuf.Timestamp
-	27, // 7: staddle.supervisor.v1.ComponentEvent.at:type_name -> google.protobuf.Timestamp
-	0,  // 8: staddle.supervisor.v1.ComponentEvent.from:type_name -> staddle.supervisor.v1.ComponentState
-	0,  // 9: staddle.supervisor.v1.ComponentEvent.to:type_name -> staddle.supervisor.v1.ComponentState
-	28, // 10: staddle.supervisor.v1.ComponentEvent.next_delay:type_name -> google.protobuf.Duration
-	17, // 11: staddle.supervisor.v1.ListEventsResponse.events:type_name -> staddle.supervisor.v1.ComponentEvent
-	17, // 12: staddle.supervisor.v1.WatchEventsResponse.event:type_name -> staddle.supervisor.v1.ComponentEvent
-	29, // 13: staddle.supervisor.v1.SetLogLevelRequest.level:type_name -> staddle.process.v1.LogLevel
-	28, // 14: staddle.supervisor.v1.SetLogLevelRequest.period:type_name -> google.protobuf.Duration
-	29, // 15: staddle.supervisor.v1.LogLevelOutcome.previous:type_name -> staddle.process.v1.LogLevel
-	25, // 16: staddle.supervisor.v1.SetLogLevelResponse.outcomes:type_name -> staddle.supervisor.v1.LogLevelOutcome
-	3,  // 17: staddle.supervisor.v1.SupervisorService.GetGraph:input_type -> staddle.supervisor.v1.GetGraphRequest
-	5,  // 18: staddle.supervisor.v1.SupervisorService.WatchGraph:input_type -> staddle.supervisor.v1.WatchGraphRequest
-	13, // 19: staddle.supervisor.v1.SupervisorService.StopComponent:input_type -> staddle.supervisor.v1.StopComponentRequest
-	15, // 20: staddle.supervisor.v1.SupervisorService.StartComponent:input_type -> staddle.supervisor.v1.StartComponentRequest
-	7,  // 21: staddle.supervisor.v1.SupervisorService.RestartComponent:input_type -> staddle.supervisor.v1.RestartComponentRequest
-	9,  // 22: staddle.supervisor.v1.SupervisorService.UpgradeRunner:input_type -> staddle.supervisor.v1.UpgradeRunnerRequest
-	18, // 23: staddle.supervisor.v1.SupervisorService.ListEvents:input_type -> staddle.supervisor.v1.ListEventsRequest
-	20, // 24: staddle.supervisor.v1.SupervisorService.WatchEvents:input_type -> staddle.supervisor.v1.WatchEventsRequest
-	22, // 25: staddle.supervisor.v1.SupervisorService.ReadComponentLogs:input_type -> staddle.supervisor.v1.ReadComponentLogsRequest
-	24, // 26: staddle.supervisor.v1.SupervisorService.SetLogLevel:input_type -> staddle.supervisor.v1.SetLogLevelRequest
-	11, // 27: staddle.supervisor.v1.SupervisorService.Shutdown:input_type -> staddle.supervisor.v1.ShutdownRequest
-	4,  // 28: staddle.supervisor.v1.SupervisorService.GetGraph:output_type -> staddle.supervisor.v1.GetGraphResponse
-	6,  // 29: staddle.supervisor.v1.SupervisorService.WatchGraph:output_type -> staddle.supervisor.v1.WatchGraphResponse
-	14, // 30: staddle.supervisor.v1.SupervisorService.StopComponent:output_type -> staddle.supervisor.v1.StopComponentResponse
-	16, // 31: staddle.supervisor.v1.SupervisorService.StartComponent:output_type -> staddle.supervisor.v1.StartComponentResponse
-	8,  // 32: staddle.supervisor.v1.SupervisorService.RestartComponent:output_type -> staddle.supervisor.v1.RestartComponentResponse
-	10, // 33: staddle.supervisor.v1.SupervisorService.UpgradeRunner:output_type -> staddle.supervisor.v1.UpgradeRunnerResponse
-	19, // 34: staddle.supervisor.v1.SupervisorService.ListEvents:output_type -> staddle.supervisor.v1.ListEventsResponse
-	21, // 35: staddle.supervisor.v1.SupervisorService.WatchEvents:output_type -> staddle.supervisor.v1.WatchEventsResponse
-	23, // 36: staddle.supervisor.v1.SupervisorService.ReadComponentLogs:output_type -> staddle.supervisor.v1.ReadComponentLogsResponse
-	26, // 37: staddle.supervisor.v1.SupervisorService.SetLogLevel:output_type -> staddle.supervisor.v1.SetLogLevelResponse
-	12, // 38: staddle.supervisor.v1.SupervisorService.Shutdown:output_type -> staddle.supervisor.v1.ShutdownResponse
-	28, // [28:39] is the sub-list for method output_type
-	17, // [17:28] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	28, // 6: staddle.supervisor.v1.UpgradeRunnerResponse.at:type_name -> google.protobuf.Timestamp
+	2,  // 7: staddle.supervisor.v1.ShutdownRequest.mode:type_name -> staddle.supervisor.v1.ShutdownMode
+	29, // 8: staddle.supervisor.v1.ShutdownRequest.kill_after:type_name -> google.protobuf.Duration
+	28, // 9: staddle.supervisor.v1.ComponentEvent.at:type_name -> google.protobuf.Timestamp
+	0,  // 10: staddle.supervisor.v1.ComponentEvent.from:type_name -> staddle.supervisor.v1.ComponentState
+	0,  // 11: staddle.supervisor.v1.ComponentEvent.to:type_name -> staddle.supervisor.v1.ComponentState
+	29, // 12: staddle.supervisor.v1.ComponentEvent.next_delay:type_name -> google.protobuf.Duration
+	18, // 13: staddle.supervisor.v1.ListEventsResponse.events:type_name -> staddle.supervisor.v1.ComponentEvent
+	18, // 14: staddle.supervisor.v1.WatchEventsResponse.event:type_name -> staddle.supervisor.v1.ComponentEvent
+	30, // 15: staddle.supervisor.v1.SetLogLevelRequest.level:type_name -> staddle.process.v1.LogLevel
+	29, // 16: staddle.supervisor.v1.SetLogLevelRequest.period:type_name -> google.protobuf.Duration
+	30, // 17: staddle.supervisor.v1.LogLevelOutcome.previous:type_name -> staddle.process.v1.LogLevel
+	26, // 18: staddle.supervisor.v1.SetLogLevelResponse.outcomes:type_name -> staddle.supervisor.v1.LogLevelOutcome
+	4,  // 19: staddle.supervisor.v1.SupervisorService.GetGraph:input_type -> staddle.supervisor.v1.GetGraphRequest
+	6,  // 20: staddle.supervisor.v1.SupervisorService.WatchGraph:input_type -> staddle.supervisor.v1.WatchGraphRequest
+	14, // 21: staddle.supervisor.v1.SupervisorService.StopComponent:input_type -> staddle.supervisor.v1.StopComponentRequest
+	16, // 22: staddle.supervisor.v1.SupervisorService.StartComponent:input_type -> staddle.supervisor.v1.StartComponentRequest
+	8,  // 23: staddle.supervisor.v1.SupervisorService.RestartComponent:input_type -> staddle.supervisor.v1.RestartComponentRequest
+	10, // 24: staddle.supervisor.v1.SupervisorService.UpgradeRunner:input_type -> staddle.supervisor.v1.UpgradeRunnerRequest
+	19, // 25: staddle.supervisor.v1.SupervisorService.ListEvents:input_type -> staddle.supervisor.v1.ListEventsRequest
+	21, // 26: staddle.supervisor.v1.SupervisorService.WatchEvents:input_type -> staddle.supervisor.v1.WatchEventsRequest
+	23, // 27: staddle.supervisor.v1.SupervisorService.ReadComponentLogs:input_type -> staddle.supervisor.v1.ReadComponentLogsRequest
+	25, // 28: staddle.supervisor.v1.SupervisorService.SetLogLevel:input_type -> staddle.supervisor.v1.SetLogLevelRequest
+	12, // 29: staddle.supervisor.v1.SupervisorService.Shutdown:input_type -> staddle.supervisor.v1.ShutdownRequest
+	5,  // 30: staddle.supervisor.v1.SupervisorService.GetGraph:output_type -> staddle.supervisor.v1.GetGraphResponse
+	7,  // 31: staddle.supervisor.v1.SupervisorService.WatchGraph:output_type -> staddle.supervisor.v1.WatchGraphResponse
+	15, // 32: staddle.supervisor.v1.SupervisorService.StopComponent:output_type -> staddle.supervisor.v1.StopComponentResponse
+	17, // 33: staddle.supervisor.v1.SupervisorService.StartComponent:output_type -> staddle.supervisor.v1.StartComponentResponse
+	9,  // 34: staddle.supervisor.v1.SupervisorService.RestartComponent:output_type -> staddle.supervisor.v1.RestartComponentResponse
+	11, // 35: staddle.supervisor.v1.SupervisorService.UpgradeRunner:output_type -> staddle.supervisor.v1.UpgradeRunnerResponse
+	20, // 36: staddle.supervisor.v1.SupervisorService.ListEvents:output_type -> staddle.supervisor.v1.ListEventsResponse
+	22, // 37: staddle.supervisor.v1.SupervisorService.WatchEvents:output_type -> staddle.supervisor.v1.WatchEventsResponse
+	24, // 38: staddle.supervisor.v1.SupervisorService.ReadComponentLogs:output_type -> staddle.supervisor.v1.ReadComponentLogsResponse
+	27, // 39: staddle.supervisor.v1.SupervisorService.SetLogLevel:output_type -> staddle.supervisor.v1.SetLogLevelResponse
+	13, // 40: staddle.supervisor.v1.SupervisorService.Shutdown:output_type -> staddle.supervisor.v1.ShutdownResponse
+	30, // [30:41] is the sub-list for method output_type
+	19, // [19:30] is the sub-list for method input_type
+	19, // [19:19] is the sub-list for extension type_name
+	19, // [19:19] is the sub-list for extension extendee
+	0,  // [0:19] is the sub-list for field type_name
 }
 
 func init() { file_staddle_supervisor_v1_supervisor_proto_init() }
@@ -1845,7 +1928,7 @@ func file_staddle_supervisor_v1_supervisor_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_staddle_supervisor_v1_supervisor_proto_rawDesc), len(file_staddle_supervisor_v1_supervisor_proto_rawDesc)),
-			NumEnums:      2,
+			NumEnums:      3,
 			NumMessages:   25,
 			NumExtensions: 0,
 			NumServices:   1,

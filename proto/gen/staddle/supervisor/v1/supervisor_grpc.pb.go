@@ -107,9 +107,13 @@ type SupervisorServiceClient interface {
 	// no such component; Conflict if it is no process of Staddle.
 	SetLogLevel(ctx context.Context, in *SetLogLevelRequest, opts ...grpc.CallOption) (*SetLogLevelResponse, error)
 	// Shutdown begins to stop all components in reverse order and then the
-	// supervisor itself. Workloads, mounts and addresses stay as they are. It
-	// returns when the stop has begun; the end of the process is the end of the
-	// stop. Safe to repeat.
+	// supervisor itself. It returns when the stop has begun; the end of the process is
+	// the end of the stop. With KEEP, workloads, mounts and addresses stay as they
+	// are. With DRAIN the node is drained first, as for a shutdown of the machine: the
+	// call returns when every sandbox is dead and the stop has begun. A caller that
+	// leaves before that leaves the hold on the sandboxes and stops nothing: repeat it.
+	// The hold ends with the boot, or by Uncordon of presence. Safe to repeat. Returns,
+	// for DRAIN, Unavailable while presence cannot be asked.
 	Shutdown(ctx context.Context, in *ShutdownRequest, opts ...grpc.CallOption) (*ShutdownResponse, error)
 }
 
@@ -339,9 +343,13 @@ type SupervisorServiceServer interface {
 	// no such component; Conflict if it is no process of Staddle.
 	SetLogLevel(context.Context, *SetLogLevelRequest) (*SetLogLevelResponse, error)
 	// Shutdown begins to stop all components in reverse order and then the
-	// supervisor itself. Workloads, mounts and addresses stay as they are. It
-	// returns when the stop has begun; the end of the process is the end of the
-	// stop. Safe to repeat.
+	// supervisor itself. It returns when the stop has begun; the end of the process is
+	// the end of the stop. With KEEP, workloads, mounts and addresses stay as they
+	// are. With DRAIN the node is drained first, as for a shutdown of the machine: the
+	// call returns when every sandbox is dead and the stop has begun. A caller that
+	// leaves before that leaves the hold on the sandboxes and stops nothing: repeat it.
+	// The hold ends with the boot, or by Uncordon of presence. Safe to repeat. Returns,
+	// for DRAIN, Unavailable while presence cannot be asked.
 	Shutdown(context.Context, *ShutdownRequest) (*ShutdownResponse, error)
 	mustEmbedUnimplementedSupervisorServiceServer()
 }

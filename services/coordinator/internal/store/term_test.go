@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -59,10 +60,23 @@ func TestStore_ContainsThePositionsOfItsTerms(t *testing.T) {
 			t.Errorf("%s: got %v, want contained %v", c.name, err, c.want)
 		}
 	}
-	ended, cancel := context.WithCancel(t.Context())
-	cancel()
-	if err := s.Contains(ended, first, late); !errors.Is(err, fault.Unavailable) {
-		t.Errorf("a question that failed: got %v, want Unavailable", err)
+}
+
+func TestStore_AFailedQuestionSaysNothingOfTheHistory(t *testing.T) {
+	nobody, err := clientv3.New(clientv3.Config{Endpoints: []string{"127.0.0.1:1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := nobody.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	err = store.New(nobody, "/test/").Contains(ctx, "01JT0000000000000000000001", 1)
+	if !errors.Is(err, fault.Unavailable) || fault.Reason(err) != "" {
+		t.Errorf("got %v, want Unavailable without a reason", err)
 	}
 }
 

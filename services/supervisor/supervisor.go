@@ -143,6 +143,7 @@ func (m *start) build(_ context.Context, p *process.Process) ([]run.Member, erro
 		Drain: drainer(p), Shutdown: shutdown(p),
 	}))
 	return []run.Member{
+		{Name: "installation", Run: renewal.Settle},
 		{Name: "children", Run: children.Run},
 		{Name: "components", StopTimeout: stopTime(l.plan), Run: func(ctx context.Context, ready func()) error {
 			defer beat.Done()

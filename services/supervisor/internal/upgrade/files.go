@@ -132,11 +132,16 @@ func (s stage) finish() error {
 // resume ends what an earlier supervisor left: what was proven is installed, and
 // what was not is dropped. It reports whether there was something.
 func (s stage) resume() (bool, error) {
-	if _, err := os.Stat(s.proven()); err == nil {
+	proven, err := exists(s.proven())
+	if err != nil {
+		return false, err
+	}
+	if proven {
 		return true, s.finish()
 	}
-	if _, err := os.Stat(s.folder()); errors.Is(err, fs.ErrNotExist) {
-		return false, nil
+	staged, err := exists(s.folder())
+	if err != nil || !staged {
+		return false, err
 	}
 	return true, s.drop()
 }
@@ -148,7 +153,11 @@ func (s stage) drop() error {
 	return nil
 }
 
-func exists(path string) bool {
+// exists tells what is not there from what cannot be asked.
+func exists(path string) (bool, error) {
 	_, err := os.Stat(path)
-	return err == nil
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil, err
 }

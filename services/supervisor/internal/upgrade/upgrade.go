@@ -120,17 +120,24 @@ func New(cfg Config, deps Deps) *Upgrader {
 	}
 }
 
-// Run ends what an earlier supervisor left of an upgrade, and then does what is
-// asked for until ctx ends. An upgrade that ctx ends leaves the installed binaries
-// as they were.
-func (u *Upgrader) Run(ctx context.Context, ready func()) error {
-	defer close(u.done)
+// Settle ends what an earlier supervisor left of an upgrade. It is ready when that
+// is done, and is to be so before anything is started from the installed binaries.
+func (u *Upgrader) Settle(ctx context.Context, ready func()) error {
 	left, err := u.stage.resume()
 	if err != nil {
 		u.deps.Log.Warn("left-over of an upgrade kept", logging.Err(err))
 	} else if left {
 		u.deps.Log.Info("left-over of an upgrade ended")
 	}
+	ready()
+	<-ctx.Done()
+	return context.Cause(ctx)
+}
+
+// Run does what is asked for until ctx ends. An upgrade that ctx ends leaves the
+// installed binaries as they were.
+func (u *Upgrader) Run(ctx context.Context, ready func()) error {
+	defer close(u.done)
 	ready()
 	for {
 		select {
@@ -177,7 +184,7 @@ func (u *Upgrader) Upgrade(ctx context.Context, from string, tell func(Note) err
 
 // do is one upgrade from its check to its end.
 func (u *Upgrader) do(ctx context.Context, j *job) error {
-	if _, unready := u.notReady(); unready != "" {
+	if unready := u.notReady(); unready != "" {
 		return fault.WithReason(fault.New(fault.Conflict, "upgrade: %s; begin when all components are ready", unready), ReasonNotReady)
 	}
 	programs, err := u.prepare(ctx, j.from)
@@ -212,8 +219,12 @@ func (u *Upgrader) command(name string, old bool) (command []string, path string
 	}
 	path = u.stage.place(program)
 	if !old {
-		if staged := u.stage.staged(program); exists(staged) {
-			path = staged
+		staged, err := exists(u.stage.staged(program))
+		if err != nil {
+			return nil, "", err
+		}
+		if staged {
+			path = u.stage.staged(program)
 		}
 	}
 	return append([]string{path}, command[1:]...), path, nil
@@ -311,12 +322,13 @@ func (u *Upgrader) conclude(j *job, plan Plan) error {
 	return nil
 }
 
-func (u *Upgrader) notReady() (names []string, text string) {
+// notReady names the first component that is not ready, and why; "" if all are.
+func (u *Upgrader) notReady() string {
 	table := u.deps.Graph.Table()
-	names = u.cfg.Plan.Unready(table)
+	names := u.cfg.Plan.Unready(table)
 	if len(names) == 0 {
-		return nil, ""
+		return ""
 	}
 	m := table.Members[names[0]]
-	return names, fmt.Sprintf("component %s is %s: %s", names[0], m.State, m.Reason)
+	return fmt.Sprintf("component %s is %s: %s", names[0], m.State, m.Reason)
 }

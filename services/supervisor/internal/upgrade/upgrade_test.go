@@ -136,6 +136,24 @@ func (n *node) start(check func(string, []string) []string) *Upgrader {
 	return u
 }
 
+func has(t *testing.T, path string) bool {
+	t.Helper()
+	there, err := exists(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return there
+}
+
+// settle has the upgrader end what an earlier one left.
+func (n *node) settle(u *Upgrader) {
+	n.t.Helper()
+	ctx, cancel := context.WithCancel(n.t.Context())
+	if err := u.Settle(ctx, cancel); !errors.Is(err, context.Canceled) {
+		n.t.Errorf("settle: got %v, want the end of its context", err)
+	}
+}
+
 func unasked(string, []string) []string { return nil }
 
 func (n *node) upgrade(u *Upgrader, from string) (notes []Note, err error) {
@@ -176,7 +194,7 @@ func TestUpgrade_InstallsWhatBecameReady(t *testing.T) {
 	if want := []string{"a new", "b old"}; !slices.Equal(n.ran, want) {
 		t.Errorf("ran %v, want %v", n.ran, want)
 	}
-	if p := n.program["a"]; p != filepath.Join(n.bin, "prog-a") || !n.clean() || exists(filepath.Join(n.bin, "stranger")) {
+	if p := n.program["a"]; p != filepath.Join(n.bin, "prog-a") || !n.clean() || has(t, filepath.Join(n.bin, "stranger")) {
 		t.Errorf("a is started from %s, or something is left", p)
 	}
 	n.ran = nil
@@ -282,7 +300,7 @@ func TestUpgrade_EndsWhatWasBrokenOff(t *testing.T) {
 			write(t, s.proven(), "")
 			want = "new"
 		}
-		n.start(unasked)
+		n.settle(n.start(unasked))
 		if got := read(t, filepath.Join(n.bin, "prog-a")); got != want || !n.clean() {
 			t.Errorf("proven %v: installed is %q, want %q and nothing left", proven, got, want)
 		}

@@ -48,31 +48,31 @@ func (a *app) nodeNames(cmd *cobra.Command, given []string, _ string) ([]cobra.C
 }
 
 func (a *app) nodeStatus(ctx context.Context, name, address string, watch bool) error {
-	return a.withGateway(ctx, name, address, func(ctx context.Context, g *target.Gateway) error {
+	return a.withGateway(ctx, name, address, func(ctx context.Context, p *target.Presence) error {
 		if watch {
-			err := g.WatchPresence(ctx, a.printPresence)
+			err := p.Watch(ctx, a.printPresence)
 			if errors.Is(err, context.Canceled) {
 				return context.Cause(ctx)
 			}
 			return err
 		}
-		p, err := g.Presence(ctx)
+		now, err := p.Get(ctx)
 		if err != nil {
 			return err
 		}
-		if err := a.printPresence(p); err != nil {
+		if err := a.printPresence(now); err != nil {
 			return err
 		}
-		if !p.GetReady() {
+		if !now.GetReady() {
 			return exit.WithCode(exit.Failed)
 		}
 		return nil
 	})
 }
 
-// withGateway runs fn with the gateway of a node, at an address or where the
+// withGateway runs fn with a node through its gateway, at an address or where the
 // coordinator says.
-func (a *app) withGateway(ctx context.Context, name, address string, fn func(context.Context, *target.Gateway) error) (err error) {
+func (a *app) withGateway(ctx context.Context, ref, address string, fn func(context.Context, *target.Presence) error) (err error) {
 	settings, err := a.settings()
 	if err != nil {
 		return err
@@ -82,17 +82,22 @@ func (a *app) withGateway(ctx context.Context, name, address string, fn func(con
 	}
 	ctx, cancel := a.bounded(ctx, 0)
 	defer cancel()
+	name := ref
 	if address == "" {
-		if name, address, err = settings.GatewayAddress(ctx, name); err != nil {
+		r, err := lookupNode(ctx, settings, ref)
+		if err != nil {
+			return err
+		}
+		if name, address, err = gatewayOf(r); err != nil {
 			return err
 		}
 	}
-	g, err := settings.Gateway(ctx, name, address)
+	p, err := settings.Gateway(ctx, name, address)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, g.Close()) }()
-	return fn(ctx, g)
+	defer func() { err = errors.Join(err, p.Close()) }()
+	return fn(ctx, p)
 }
 
 // printPresence prints what a node says of itself: its conditions, and what follows

@@ -32,6 +32,15 @@ type fakeGateway struct {
 // newGateway serves the gateway of a node of the cluster.
 func newGateway(t *testing.T, c *fakeCluster, name string) *fakeGateway {
 	t.Helper()
+	g := &fakeGateway{ready: true}
+	g.address = serveGateway(t, c, name, g)
+	return g
+}
+
+// serveGateway serves the presence of a node with that node's identity, and returns
+// where.
+func serveGateway(t *testing.T, c *fakeCluster, name string, p presencev1.PresenceServiceServer) string {
+	t.Helper()
 	key, cert := issue(t, c.caKey, c.caCert, "spiffe://staddle.local/node/"+name)
 	pool := x509.NewCertPool()
 	pool.AddCert(c.caCert)
@@ -39,15 +48,14 @@ func newGateway(t *testing.T, c *fakeCluster, name string) *fakeGateway {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := &fakeGateway{address: l.Addr().String(), ready: true}
 	server := grpc.NewServer(grpc.Creds(credentials.NewTLS(&tls.Config{
 		MinVersion: tls.VersionTLS13, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: pool,
 		Certificates: []tls.Certificate{{Certificate: [][]byte{cert.Raw}, PrivateKey: key}},
 	})), grpc.UnaryInterceptor(fault.UnaryServer), grpc.StreamInterceptor(fault.StreamServer))
-	presencev1.RegisterPresenceServiceServer(server, g)
+	presencev1.RegisterPresenceServiceServer(server, p)
 	go func() { _ = server.Serve(l) }() // ends with Stop
 	t.Cleanup(server.Stop)
-	return g
+	return l.Addr().String()
 }
 
 func (g *fakeGateway) presence() *presencev1.Presence {

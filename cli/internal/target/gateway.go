@@ -9,8 +9,6 @@ import (
 	"net"
 	"os"
 
-	"google.golang.org/grpc"
-
 	presencev1 "staddle.internal/proto/gen/staddle/presence/v1"
 	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
 
@@ -20,36 +18,19 @@ import (
 	"staddle.internal/cli/internal/exit"
 )
 
-// Gateway is the door of one node for other machines.
-type Gateway struct {
-	conn     *grpc.ClientConn
-	presence presencev1.PresenceServiceClient
-	name     string
-}
-
-// GatewayAddress asks the coordinator where the gateway of a node is, and returns the
-// name of the node with it: ref may be its uid.
-func (s *Settings) GatewayAddress(ctx context.Context, ref string) (name, address string, err error) {
-	c, err := s.Cluster(ctx)
-	if err != nil {
-		return "", "", err
-	}
-	defer func() { err = errors.Join(err, c.Close()) }()
-	r, err := c.Lookup(ctx, resourcev1.Kind_KIND_NODE, ref)
-	if err != nil {
-		return "", "", err
-	}
-	name, address = r.GetMeta().GetName(), r.GetNode().GetStatus().GetGatewayAddress()
+// GatewayOf returns where the gateway of a node is, as its record says.
+func GatewayOf(r *resourcev1.Resource) (address string, err error) {
+	address = r.GetNode().GetStatus().GetGatewayAddress()
 	if address == "" {
-		return "", "", exit.Try(fault.New(fault.Unavailable, "reach node %s: it has told of no gateway", name),
+		return "", exit.Try(fault.New(fault.Unavailable, "reach node %s: it has told of no gateway", r.GetMeta().GetName()),
 			"write a listen_address in its node.yaml, or name the gateway with --address")
 	}
-	return name, address, nil
+	return address, nil
 }
 
-// Gateway connects to the gateway of a node with the identity of the operator. Who
-// answers must prove to be that node of the same cluster.
-func (s *Settings) Gateway(ctx context.Context, name, address string) (*Gateway, error) {
+// Gateway connects to the presence of a node through its gateway, with the identity of
+// the operator. Who answers must prove to be that node of the same cluster.
+func (s *Settings) Gateway(ctx context.Context, name, address string) (*Presence, error) {
 	if _, _, err := net.SplitHostPort(address); err != nil {
 		return nil, exit.BadUsage("gateway %q: %v; write host:port", address, err)
 	}
@@ -70,7 +51,7 @@ func (s *Settings) Gateway(ctx context.Context, name, address string) (*Gateway,
 	if err != nil {
 		return nil, err
 	}
-	return &Gateway{conn, presencev1.NewPresenceServiceClient(conn), name}, nil
+	return &Presence{conn, presencev1.NewPresenceServiceClient(conn), "node " + name, nil}, nil
 }
 
 // expectNode makes the identity in the server's certificate count, and not the host
@@ -128,37 +109,4 @@ func (s *Settings) noGateway(name, address string, err error) error {
 	}
 	return exit.Try(fault.New(fault.Unavailable, "reach node %s at %s: %w", name, address, cause),
 		"check that the node runs, and the listen_address and advertise_address in its node.yaml: staddle get node %s", name)
-}
-
-// Close ends the connection.
-func (g *Gateway) Close() error { return g.conn.Close() }
-
-// Presence returns what the node says of itself.
-func (g *Gateway) Presence(ctx context.Context) (*presencev1.Presence, error) {
-	r, err := g.presence.GetPresence(ctx, &presencev1.GetPresenceRequest{})
-	if err != nil {
-		return nil, wrap(err, "ask node %s", g.name)
-	}
-	return r.GetPresence(), nil
-}
-
-// WatchPresence sends what the node says of itself, at once and after each change,
-// until emit fails or the stream ends.
-func (g *Gateway) WatchPresence(ctx context.Context, emit func(*presencev1.Presence) error) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	what := "watch node " + g.name
-	stream, err := g.presence.WatchPresence(ctx, &presencev1.WatchPresenceRequest{})
-	if err != nil {
-		return wrap(err, "%s", what)
-	}
-	for {
-		msg, err := stream.Recv()
-		if err != nil {
-			return ended(what, err)
-		}
-		if err := emit(msg.GetPresence()); err != nil {
-			return err
-		}
-	}
 }

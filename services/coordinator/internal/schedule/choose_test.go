@@ -163,6 +163,16 @@ func TestDecide_GrantsDisksWithThePlacement(t *testing.T) {
 	}
 }
 
+// A node that is cordoned between the decision and the write gets nothing: the write
+// depends on the node as it was looked at.
+func TestDecide_DependsOnTheNodeAsItWas(t *testing.T) {
+	n := node("a", func(r *record.Resource) { r.Meta.Revision = 7 })
+	c, name, _ := decide(sandbox(), []Candidate{n}, nil, nil)
+	if name != "a" || len(c.Same) != 1 || c.Same[0].GetMeta().GetName() != "a" || c.Same[0].GetMeta().GetRevision() != 7 {
+		t.Errorf("placed on %q if %v is unchanged, want a at revision 7", name, c.Same)
+	}
+}
+
 func TestDecide_WaitsForDisks(t *testing.T) {
 	nodes := []Candidate{node("a", nil), node("b", nil)}
 	failed := disk("d1", "a", "", 1)

@@ -163,7 +163,7 @@ func decide(sandbox *record.Resource, nodes []Candidate, disks map[string]*recor
 	node = chosen.GetMeta().GetName()
 	next.GetSandbox().Placement = &resourcev1.SandboxPlacement{Node: node, NodeUid: chosen.GetMeta().GetUid(), PlacedAt: at}
 	c.Replace = []*record.Resource{next}
-	c.Alive = []string{chosen.GetMeta().GetUid()}
+	c.Same = []*record.Resource{chosen} // whoever cordoned or removed it meanwhile was first
 	for _, d := range mounted {
 		disk, lease := grant(d, sandbox, node, id.New(), at)
 		c.Replace, c.Create = append(c.Replace, disk), append(c.Create, lease)

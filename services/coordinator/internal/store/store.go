@@ -111,8 +111,8 @@ type Change struct {
 	Create []*record.Resource
 	// Replace and Remove must still have the revision that they carry.
 	Replace, Remove []*record.Resource
-	// Alive are uids of records that must be there.
-	Alive []string
+	// Same must still have the revision that they carry, and are not written.
+	Same []*record.Resource
 	// Forget and Admit write and remove the mark that a node was removed; each
 	// is the node's name.
 	Forget, Admit string
@@ -161,8 +161,8 @@ func (s *Store) compile(c Change) ([]clientv3.Cmp, []clientv3.Op, error) {
 		cmps = append(cmps, s.unchanged(r))
 		ops = append(ops, clientv3.OpDelete(s.keys.record(record.KeyOf(r))), clientv3.OpDelete(s.keys.uid(r.GetMeta().GetUid())))
 	}
-	for _, uid := range c.Alive {
-		cmps = append(cmps, clientv3.Compare(clientv3.CreateRevision(s.keys.uid(uid)), ">", 0))
+	for _, r := range c.Same {
+		cmps = append(cmps, s.unchanged(r))
 	}
 	if c.Forget != "" {
 		ops = append(ops, clientv3.OpPut(s.keys.removed(c.Forget), time.Now().UTC().Format(time.RFC3339)))

@@ -135,6 +135,37 @@ func TestStore_RacingUpdatesAllHappen(t *testing.T) {
 }
 
 // ETC-5: 400 records are listed in one view and leave no key behind.
+// What another write has changed meanwhile keeps a change back that depends on it, and
+// nothing of that change is there.
+func TestStore_AChangeDependsOnWhatMustBeTheSame(t *testing.T) {
+	s, _ := start(t)
+	seen := create(t, s, disk("seen"))
+	next := record.Clone(seen)
+	next.Meta.Labels = map[string]string{"cordoned": "yes"}
+	if _, err := s.Replace(t.Context(), next); err != nil {
+		t.Fatal(err)
+	}
+	for _, same := range []*record.Resource{seen, disk("never-made-and-not-new")} {
+		if same != seen {
+			same.Meta.Revision = 1
+		}
+		_, err := s.Commit(t.Context(), store.Change{Create: []*record.Resource{disk("late")}, Same: []*record.Resource{same}})
+		if fault.Reason(err) != store.ReasonRevision {
+			t.Errorf("with %s: %v, want Conflict with reason REVISION", same.GetMeta().GetName(), err)
+		}
+	}
+	if _, err := s.Get(t.Context(), record.Key{Kind: record.Disk, Name: "late"}); !errors.Is(err, fault.NotFound) {
+		t.Errorf("got %v, want nothing written", err)
+	}
+	now, err := s.Get(t.Context(), record.KeyOf(seen))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Commit(t.Context(), store.Change{Create: []*record.Resource{disk("late")}, Same: []*record.Resource{now}}); err != nil {
+		t.Errorf("with the newest: %v", err)
+	}
+}
+
 func TestStore_ListsAndRemoves400(t *testing.T) {
 	s, c := start(t)
 	for i := range 400 {

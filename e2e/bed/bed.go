@@ -55,6 +55,9 @@ type Options struct {
 	// Cluster is a machine with Lan that was started. This one is then a node joined
 	// to it by a cable that can be cut, with the identity that its bootstrap wrote.
 	Cluster *Bed
+	// Name of the node, NodeName by default. One with another name joins the same
+	// cluster as its second node, with an identity of its own.
+	Name string
 }
 
 // T is what a bed needs of a test; testing.TB has it, and so has a benchmark that
@@ -161,7 +164,7 @@ func New(t T, opts Options) *Bed {
 func (b *Bed) WriteConfig(extra string) {
 	b.t.Helper()
 	var node strings.Builder
-	fmt.Fprintf(&node, "version: 1\nname: %s\nusers: {first_id: %d}\nsandboxes: {cgroup_parent: %s, boot_hold: 3s}\n", NodeName, firstID, b.Parent)
+	fmt.Fprintf(&node, "version: 1\nname: %s\nusers: {first_id: %d}\nsandboxes: {cgroup_parent: %s, boot_hold: 3s}\n", b.opts.Name, firstID, b.Parent)
 	fmt.Fprintf(&node, "supervisor:\n  composition: %s\n", b.opts.Composition)
 	if b.opts.Supervisor != "" {
 		node.WriteString(b.opts.Supervisor + "\n")

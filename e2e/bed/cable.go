@@ -17,11 +17,15 @@ const (
 	cable          = "uplink"
 	lanCoordinator = "192.0.2.1"
 	lanNode        = "192.0.2.2"
+	lanSecond      = "192.0.2.3" // of a node with another name
 	lanAPI         = lanCoordinator + ":8443"
 )
 
 // complete fills in what follows from what was asked for.
 func (o *Options) complete() {
+	if o.Name == "" {
+		o.Name = NodeName
+	}
 	if o.Composition == "" {
 		o.Composition = config.CompositionMachine
 	}
@@ -57,18 +61,34 @@ func (b *Bed) layCables() {
 	far := b.opts.Cluster
 	b.command("ip", "-n", b.NS, "link", "add", cable, "type", "veth", "peer", "name", b.NS, "netns", far.NS)
 	b.command("ip", "-n", far.NS, "link", "set", b.NS, "master", lanBridge, "up")
-	b.command("ip", "-n", b.NS, "addr", "add", lanNode+"/24", "dev", cable)
+	b.command("ip", "-n", b.NS, "addr", "add", b.address()+"/24", "dev", cable)
 	b.command("ip", "-n", b.NS, "link", "set", cable, "up")
-	b.must(os.MkdirAll(filepath.Join(b.Paths.Etc(), "pki"), 0o755))
+	pki := func(of *Bed, name string) string { return filepath.Join(of.Paths.Etc(), "pki", name) }
+	b.must(os.MkdirAll(pki(b, ""), 0o755))
+	for _, name := range []string{"ca.crt", "operator.crt", "operator.key"} {
+		b.must(copyFile(pki(far, name), pki(b, name)))
+	}
+	if b.opts.Name == NodeName {
+		b.must(copyFile(pki(far, "node.crt"), pki(b, "node.crt")))
+		b.must(copyFile(pki(far, "node.key"), pki(b, "node.key")))
+	} else {
+		b.issueNode(pki(far, "ca"), pki(b, "node"))
+	}
 	for name, owner := range map[string]int{"ca.crt": 0, "node.crt": firstID, "node.key": firstID, "operator.crt": 0, "operator.key": 0} {
-		to := filepath.Join(b.Paths.Etc(), "pki", name)
-		b.must(copyFile(filepath.Join(far.Paths.Etc(), "pki", name), to))
 		mode := os.FileMode(0o644)
 		if filepath.Ext(name) == ".key" {
 			mode = 0o600
 		}
-		b.must(errors.Join(os.Chmod(to, mode), os.Lchown(to, owner, owner)))
+		b.must(errors.Join(os.Chmod(pki(b, name), mode), os.Lchown(pki(b, name), owner, owner)))
 	}
+}
+
+// address is the node's own on the cable.
+func (b *Bed) address() string {
+	if b.opts.Name == NodeName {
+		return lanNode
+	}
+	return lanSecond
 }
 
 // pullCables removes the cable, which ends in another machine.
@@ -83,7 +103,7 @@ func (b *Bed) pullCables() {
 func (b *Bed) Cut() {
 	b.t.Helper()
 	b.mustNFT(b.NS, fmt.Sprintf("table inet cut { chain in { type filter hook prerouting priority -300; iifname %s drop; }; }", cable))
-	b.mustNFT(b.opts.Cluster.NS, fmt.Sprintf("table inet cut { chain in { type filter hook prerouting priority -300; ip saddr %s drop; }; }", lanNode))
+	b.mustNFT(b.opts.Cluster.NS, fmt.Sprintf("table inet cut { chain in { type filter hook prerouting priority -300; ip saddr %s drop; }; }", b.address()))
 }
 
 // Mend takes a cut back, if there is one.

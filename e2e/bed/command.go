@@ -1,0 +1,69 @@
+package bed
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"time"
+)
+
+// Running is a command of a person that was begun.
+type Running struct {
+	bed            *Bed
+	cmd            *exec.Cmd
+	stdout, stderr said
+	limit          *time.Timer
+}
+
+// said is what a program has said so far.
+type said struct {
+	mu  sync.Mutex
+	buf bytes.Buffer // guarded by mu
+}
+
+// Write takes what was said.
+func (s *said) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.buf.Write(p)
+}
+
+func (s *said) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.buf.String()
+}
+
+// Begin runs the command line beside the test, at most two minutes. Whoever begins it
+// waits for it.
+func (b *Bed) Begin(args ...string) *Running {
+	b.t.Helper()
+	r := &Running{bed: b, cmd: b.inside(filepath.Join(b.bin, "staddle"), append([]string{"--root", b.Paths.Root}, args...)...)}
+	r.cmd.Stdout, r.cmd.Stderr = &r.stdout, &r.stderr
+	b.must(r.cmd.Start())
+	r.limit = time.AfterFunc(2*time.Minute, func() { _ = r.cmd.Process.Kill() })
+	return r
+}
+
+// Stderr is what it has said so far on standard error.
+func (r *Running) Stderr() string { return r.stderr.String() }
+
+// Interrupt does what Ctrl-C does.
+func (r *Running) Interrupt() {
+	r.bed.t.Helper()
+	r.bed.must(r.cmd.Process.Signal(os.Interrupt))
+}
+
+// Wait waits for its end.
+func (r *Running) Wait() Result {
+	r.bed.t.Helper()
+	defer r.limit.Stop()
+	var exit *exec.ExitError
+	if err := r.cmd.Wait(); err != nil && !errors.As(err, &exit) {
+		r.bed.t.Fatalf("%v: %v", r.cmd.Args, err)
+	}
+	return Result{Stdout: r.stdout.String(), Stderr: r.stderr.String(), Code: r.cmd.ProcessState.ExitCode()}
+}

@@ -17,6 +17,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/etcdserver"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
@@ -93,16 +94,8 @@ func (b *Backend) runEmbedded(ctx context.Context, ready func()) error {
 		return fmt.Errorf("start etcd in %s: %w", b.cfg.Dir, err)
 	}
 	defer server.Close()
-	limit := time.NewTimer(startLimit)
-	defer limit.Stop()
-	select {
-	case <-server.Server.ReadyNotify():
-	case <-server.Server.StopNotify():
-		return fmt.Errorf("start etcd in %s: it stopped", b.cfg.Dir)
-	case <-limit.C:
-		return fmt.Errorf("start etcd in %s: not ready after %s", b.cfg.Dir, startLimit)
-	case <-ctx.Done():
-		return context.Cause(ctx)
+	if err := b.lead(ctx, server.Server); err != nil {
+		return err
 	}
 	b.client, b.server = v3client.New(server.Server), server
 	ready()
@@ -111,6 +104,25 @@ func (b *Backend) runEmbedded(ctx context.Context, ready func()) error {
 		return errors.Join(context.Cause(ctx), closeClient(b.client))
 	case err := <-server.Err():
 		return errors.Join(fmt.Errorf("run etcd: %w", err), closeClient(b.client))
+	}
+}
+
+// lead returns nil once the etcd inside leads itself and answers.
+func (b *Backend) lead(ctx context.Context, server *etcdserver.EtcdServer) error {
+	limited, cancel := context.WithTimeoutCause(ctx, startLimit, fmt.Errorf("not ready after %s", startLimit))
+	defer cancel()
+	if len(server.Cluster().Members()) == 1 {
+		if err := stand(limited, server); err != nil {
+			return fmt.Errorf("start etcd in %s: %w", b.cfg.Dir, err)
+		}
+	}
+	select {
+	case <-server.ReadyNotify():
+		return nil
+	case <-server.StopNotify():
+		return fmt.Errorf("start etcd in %s: it stopped", b.cfg.Dir)
+	case <-limited.Done():
+		return fmt.Errorf("start etcd in %s: %w", b.cfg.Dir, context.Cause(limited))
 	}
 }
 

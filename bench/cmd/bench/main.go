@@ -10,6 +10,8 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"slices"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -36,15 +38,29 @@ func main() {
 	serial := flag.Int("n", 40, "sandboxes started one after the other")
 	batch := flag.Int("batch", 50, "sandboxes started ten at a time")
 	kills := flag.Int("kills", 200, "processes killed, spread over all")
+	parts := flag.String("parts", strings.Join(allParts, ","), "what to measure, with commas between")
+	only := flag.String("only", "", "kill this component alone")
 	flag.Parse()
-	os.Exit(bed.Main(program{out: *out, serial: *serial, batch: *batch, kills: *kills}))
+	p := program{out: *out, serial: *serial, batch: *batch, kills: *kills, parts: strings.Split(*parts, ","), only: *only}
+	for _, part := range p.parts {
+		if !slices.Contains(allParts, part) {
+			fmt.Fprintf(os.Stderr, "there is no part %q; the parts are %s\n", part, strings.Join(allParts, ", "))
+			os.Exit(2)
+		}
+	}
+	os.Exit(bed.Main(p))
 }
 
 // program runs the benchmark as a bed's test.
 type program struct {
 	out                  string
 	serial, batch, kills int
+	parts                []string
+	only                 string
 }
+
+// allParts are what can be measured, in the order in which it is.
+var allParts = []string{"start", "calls", "rest", "serial", "parallel", "kills"}
 
 // stop is what Fatal panics with, so that the cleanups run.
 type stop struct{ text string }

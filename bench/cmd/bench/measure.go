@@ -14,6 +14,7 @@ import (
 	"staddle.internal/bench/floor"
 	"staddle.internal/e2e/bed"
 	"staddle.internal/e2e/image"
+	"staddle.internal/kit/backoff"
 	"staddle.internal/kit/config"
 	"staddle.internal/kit/id"
 	processv1 "staddle.internal/proto/gen/staddle/process/v1"
@@ -33,16 +34,23 @@ type bench struct {
 }
 
 func measure(ctx context.Context, t *harness, p program) []figure {
-	b := &bench{t: t, bed: bed.New(t, bed.Options{Supervisor: "  backoff: {stable: 1s}"})}
+	b := &bench{t: t, bed: bed.New(t, bed.Options{Supervisor: fmt.Sprintf("  backoff: {stable: %s}", stable)})}
 	b.supervisor = b.bed.Start().Pid
 	b.bed.WaitReady()
-	b.startOfAll(ctx)
 	b.prepare(ctx)
-	b.calls(ctx)
-	b.rest(ctx, "at rest, no sandboxes", 0)
-	b.serial(ctx, p.serial)
-	b.parallel(ctx, p.batch)
-	b.kills(ctx, p.kills)
+	parts := map[string]func(){
+		"start":    func() { b.startOfAll(ctx) },
+		"calls":    func() { b.calls(ctx) },
+		"rest":     func() { b.rest(ctx, "at rest, no sandboxes", 0) },
+		"serial":   func() { b.serial(ctx, p.serial) },
+		"parallel": func() { b.parallel(ctx, p.batch) },
+		"kills":    func() { b.kills(ctx, p.kills, p.only) },
+	}
+	for _, name := range allParts {
+		if slices.Contains(p.parts, name) {
+			parts[name]()
+		}
+	}
 	b.check(b.floor.Close())
 	return b.out
 }
@@ -224,16 +232,23 @@ func (b *bench) adoption(ctx context.Context, n int) {
 	b.add(fmt.Sprintf("adoption of %d survivors, kill of sandboxhost to ready", n), "ms", ms(b.killed(ctx, "sandboxhost")), 0, "<= 1500, aim 500")
 }
 
+// stable is when a process that was started counts as stable: its next failure is
+// then its first again, and no back-off grows.
+const stable = time.Second
+
 // kills is how long each process needs from its death to being ready again, n deaths
-// spread over all. They take turns, so that each has been stable before its turn and no
-// back-off grows.
-func (b *bench) kills(ctx context.Context, n int) {
+// spread over all, or those of one alone. Each has been stable before its turn.
+func (b *bench) kills(ctx context.Context, n int, only string) {
 	var all []float64
 	each := map[string][]float64{}
 	names := append(config.Processes(), config.ContainerdName)
+	if only != "" {
+		names = []string{only}
+	}
 	for i := range n {
 		name := names[i%len(names)]
 		b.bed.WaitComponents()
+		b.waitStable(ctx, name)
 		took := ms(b.killed(ctx, name))
 		each[name], all = append(each[name], took), append(all, took)
 	}
@@ -242,6 +257,13 @@ func (b *bench) kills(ctx context.Context, n int) {
 	}
 	b.add(fmt.Sprintf("kill of any process to ready, p50 of %d", len(all)), "ms", quantile(all, 0.5), 0, "")
 	b.add(fmt.Sprintf("kill of any process to ready, p99 of %d", len(all)), "ms", quantile(all, 0.99), 0, "<= 1000, aim 500")
+}
+
+// waitStable waits until a component has been ready for as long as makes it stable.
+func (b *bench) waitStable(ctx context.Context, name string) {
+	graph, err := b.bed.Graph(ctx)
+	b.check(err)
+	b.check(backoff.Wait(ctx, time.Until(graph[name].GetSince().AsTime().Add(stable))))
 }
 
 // killed ends a component and returns how long it took to be ready again, as the

@@ -51,10 +51,6 @@ type Frame struct {
 	Env []string
 	// OwnGate leaves it to build where among the members Process.Gate stands.
 	OwnGate bool
-	// Ask answers a question that flags of its own put, after the configuration was
-	// read and before anything is opened. If it was asked the process ends with err.
-	// Nil means that there is none.
-	Ask func(p *Process, stdout io.Writer) (asked bool, err error)
 	// Kept is what the program before a re-exec left open. Nil means that there was
 	// none.
 	Kept *Kept
@@ -99,23 +95,10 @@ func (f Frame) main(args []string, stdout, stderr io.Writer, build Build) int {
 	level := logging.NewLevel(o.level)
 	log := logging.New(stderr, level, f.Name)
 	p := &Process{Name: f.Name, Paths: o.paths, Config: node, ConfigPath: o.config, Log: log, Level: level}
-	if f.Ask != nil {
-		if asked, err := f.Ask(p, stdout); asked {
-			return answer(stderr, err)
-		}
-	}
 	f.warnEnv(log)
 	log.Info("process started", logging.Version(version.String()), logging.ConfigHash(hash), logging.Path(o.paths.Socket(f.Name)))
 	err = f.run(ctx, p, build)
 	return report(log, err)
-}
-
-// answer ends a process that was only asked something.
-func answer(stderr io.Writer, err error) int {
-	if err != nil {
-		fmt.Fprintln(stderr, err)
-	}
-	return run.ExitCode(err)
 }
 
 // report tells the cause of the end once, and returns the exit code for it.

@@ -14,7 +14,10 @@ import (
 // program by another (execve) and goes on as the same process: nobody else takes
 // its place meanwhile, and callers wait instead of being refused.
 type Kept struct {
-	// Lock is the lock on the data folder.
+	// Apart says that this program is only tried, beside the process whose program it
+	// may become: it claims no folder and no lock, and Socket is one of its own.
+	Apart bool
+	// Lock is the lock on the data folder. Nil where it is Apart.
 	Lock *os.File
 	// Socket is the listening socket. Nil means that it was not in its place: the
 	// next program makes one.
@@ -44,6 +47,9 @@ func (k *Kept) listen(path string) (net.Listener, error) {
 	l, err := net.FileListener(k.Socket) // on a copy
 	if err := errors.Join(err, k.Socket.Close()); err != nil {
 		return nil, fmt.Errorf("take over socket %s: %w", path, err)
+	}
+	if k.Apart { // whoever made it has its place, and takes it away
+		return rpc.Adopt(l, l.Addr().String()), nil
 	}
 	return rpc.Regain(l, path), nil
 }

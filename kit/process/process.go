@@ -116,7 +116,9 @@ func (f Frame) run(ctx context.Context, p *Process, build Build) (err error) {
 	if err := p.claim(ctx, f.Kept); err != nil {
 		return err
 	}
-	defer unlock(p.lock)
+	if p.lock != nil {
+		defer unlock(p.lock)
+	}
 	members, err := f.assemble(ctx, p, build)
 	if err != nil {
 		return err
@@ -127,6 +129,9 @@ func (f Frame) run(ctx context.Context, p *Process, build Build) (err error) {
 // claim makes the folders of this process and the lock that says it is the only
 // one.
 func (p *Process) claim(ctx context.Context, kept *Kept) (err error) {
+	if kept != nil && kept.Apart {
+		return nil
+	}
 	if err := os.MkdirAll(p.Paths.Run(), 0o755); err != nil {
 		return fmt.Errorf("make folder of sockets: %w", err)
 	}

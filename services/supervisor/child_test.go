@@ -39,6 +39,9 @@ func TestMain(m *testing.M) {
 		if os.Getpid() == 1 {
 			ownProc()
 		}
+		if mode == "panic" {
+			panic("bang")
+		}
 		os.Exit(supervisor.Main())
 	case "child":
 		os.Exit(childMain(mode))

@@ -1,13 +1,10 @@
 package supervisor
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
-	"os/exec"
 	"os/signal"
 	"slices"
 	"strconv"
@@ -20,7 +17,9 @@ import (
 	"staddle.internal/kit/leash"
 	"staddle.internal/kit/logging"
 	"staddle.internal/kit/process"
+	"staddle.internal/kit/version"
 
+	"staddle.internal/services/supervisor/internal/api"
 	"staddle.internal/services/supervisor/internal/child"
 	"staddle.internal/services/supervisor/internal/handover"
 	"staddle.internal/services/supervisor/internal/machine"
@@ -28,13 +27,8 @@ import (
 	"staddle.internal/services/supervisor/internal/upgrade"
 )
 
-// checkFlag asks a program whether it can take over; maxCheck bounds the answer in
-// time, and maxSaid in bytes.
-const (
-	checkFlag = "check-handover"
-	maxCheck  = 20 * time.Second
-	maxSaid   = 4 << 10
-)
+// reasonRefused is the reason of Conflict for a program that did not stand its trial.
+const reasonRefused = "PROGRAM_REFUSED"
 
 // replacement replaces the program of this process by the one that is now in its
 // place, while the process, its children and all sockets stay.
@@ -44,29 +38,115 @@ type replacement struct {
 	children *child.Runner
 	spawner  *child.Spawner
 	environ  []string // as this program was given it
+	number   uint32   // of this program among those of this process, from 1
+	since    time.Time
 	// upgrading says whether the components are being replaced: which one has which
 	// program is then known to this one only.
 	upgrading func() bool
+
+	signals  <-chan os.Signal
+	asked    chan chan error // wishes for another program; the answer is why it is not there
+	renewals chan struct{}   // wishes of those who wait for no answer
+	taken    chan struct{}   // closed when this program has taken over
+	done     chan struct{}   // closed when run has ended
 }
 
-// run serves SIGHUP.
-func (r *replacement) run(signals <-chan os.Signal) func(context.Context, func()) error {
-	return func(ctx context.Context, ready func()) error {
-		ready()
-		for {
-			select {
-			case <-signals:
-			case <-ctx.Done():
-				return context.Cause(ctx)
-			}
-			if err := r.reexec(ctx); err != nil && ctx.Err() == nil {
-				r.process.Log.Error("program not replaced", logging.Err(err))
-			}
+func newReplacement(m *start, p *process.Process, loop *supervise.Loop, children *child.Runner) *replacement {
+	r := &replacement{
+		process: p, loop: loop, children: children, spawner: m.spawner, environ: m.environ, number: 1, since: time.Now(),
+		signals: m.signals, asked: make(chan chan error), renewals: make(chan struct{}, 1), taken: make(chan struct{}), done: make(chan struct{}),
+	}
+	if m.before != nil {
+		r.number = m.before.Program + 1
+	}
+	return r
+}
+
+// run serves Restart and Renew. It is the last member: when it begins everything
+// of this program runs.
+func (r *replacement) run(ctx context.Context, ready func()) error {
+	defer close(r.done)
+	if r.number > 1 {
+		r.loop.History().Note(name, fmt.Sprintf("program %d of this process has taken over: version %s", r.number, version.String()), r.number)
+	}
+	close(r.taken)
+	ready()
+	for {
+		select {
+		case answer := <-r.asked:
+			answer <- r.replace(ctx)
+		case <-r.renewals:
+			_ = r.replace(ctx) // it was told
+		case <-r.signals:
+			r.process.Log.Warn("signal ignored", logging.Reason(`a hangup means nothing here; "staddle component restart supervisor" replaces the program`))
+		case <-ctx.Done():
+			return context.Cause(ctx)
 		}
 	}
 }
 
-// listenForHangup takes SIGHUP from the start on: by default it ends a process.
+// replace returns only if the program was not replaced, and tells why.
+func (r *replacement) replace(ctx context.Context) error {
+	err := r.reexec(ctx)
+	if ctx.Err() == nil {
+		r.process.Log.Error("program not replaced", logging.Err(err))
+		r.loop.History().Note(name, "program not replaced: "+err.Error(), r.number)
+	}
+	return err
+}
+
+// Renew begins to replace the program and waits for nothing.
+func (r *replacement) Renew() {
+	select {
+	case r.renewals <- struct{}{}:
+	default: // it is on its way
+	}
+}
+
+// Program tells which program of this process this one is.
+func (r *replacement) Program() api.Program {
+	return api.Program{Life: r.loop.History().Life(), Number: r.number, Version: version.String(), Since: r.since}
+}
+
+// Restart replaces the program of that number of that life, and does not return
+// then: whoever asked asks the next program. One that is replaced already, or whose
+// life is over, makes it return when this program has taken over. It returns the kinds
+// that the contract names.
+func (r *replacement) Restart(ctx context.Context, life string, number uint32) error {
+	if life == r.loop.History().Life() && number > r.number {
+		return fault.New(fault.Conflict, "restart supervisor: it runs program %d, there has been no program %d", r.number, number)
+	}
+	stopped := fault.New(fault.Unavailable, "restart supervisor: it is stopping")
+	select {
+	case <-r.taken:
+	case <-r.done:
+		return stopped
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	if life != r.loop.History().Life() || number < r.number {
+		return nil
+	}
+	answer := make(chan error, 1)
+	select {
+	case r.asked <- answer:
+	case <-r.done:
+		return stopped
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	select {
+	case err := <-answer:
+		return err
+	case <-r.done:
+		return stopped
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// listenForHangup takes SIGHUP from the start on: by default it ends a process, and
+// that a terminal went away is no reason to.
 func listenForHangup() <-chan os.Signal {
 	signals := make(chan os.Signal, 1) // more of them mean the same
 	signal.Notify(signals, unix.SIGHUP)
@@ -74,33 +154,74 @@ func listenForHangup() <-chan os.Signal {
 }
 
 // reexec returns only if the program was not replaced, and then nothing has
-// changed: a program that does not exist, does not start, or cannot read what it
-// would be left, is found out before.
+// changed: a program that does not exist, or does not get as far as to serve, is
+// found out before.
 func (r *replacement) reexec(ctx context.Context) error {
 	program, err := os.Executable()
 	if err != nil {
 		return fmt.Errorf("find own program: %w", err)
 	}
-	if err := r.check(ctx, program); err != nil {
+	tried, err := identify(program)
+	if err != nil {
+		return refused(program, err)
+	}
+	if err := r.try(ctx, program); err != nil {
 		return err
 	}
 	if r.upgrading() {
 		return fault.WithReason(fault.New(fault.Conflict, "replace program: an upgrade of the components goes on"), upgrade.ReasonRunning)
 	}
-	return r.handOver(ctx, func(s handover.State, file *os.File) error {
-		fds := append(s.FDs(), int(file.Fd()))
-		for _, entry := range r.environ {
-			if text, ok := strings.CutPrefix(entry, leash.EnvFD+"="); ok {
-				fd, err := strconv.Atoi(text)
-				if err != nil {
-					return fmt.Errorf("keep leash: %w", err)
-				}
-				fds = append(fds, fd)
-			}
+	if now, err := identify(program); err != nil || now != tried {
+		return refused(program, errors.Join(errors.New("it was replaced while it was tried"), err))
+	}
+	return r.handOver(ctx, func(s handover.State) (err error) {
+		file, err := handover.Write(s)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, file.Close()) }()
+		fds, err := r.keptOpen(s, file)
+		if err != nil {
+			return err
 		}
 		r.process.Log.Info("program being replaced", logging.Path(program))
 		return r.spawner.Exec(ctx, program, os.Args, r.environment(int(file.Fd())), fds)
 	})
+}
+
+func refused(program string, err error) error {
+	return fault.WithReason(fault.New(fault.Conflict, "replace program by %s: %w", program, err), reasonRefused)
+}
+
+// identity tells one state of a file from another.
+type identity struct {
+	dev, ino uint64
+	size     int64
+	changed  unix.Timespec
+}
+
+func identify(path string) (identity, error) {
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return identity{}, fmt.Errorf("look at it: %w", err)
+	}
+	return identity{st.Dev, st.Ino, st.Size, st.Ctim}, nil
+}
+
+// keptOpen are the files that the next program finds: those of the state, the state
+// itself, and the leash of this process if it has one.
+func (r *replacement) keptOpen(s handover.State, file *os.File) ([]int, error) {
+	fds := append(s.FDs(), int(file.Fd()))
+	for _, entry := range r.environ {
+		if text, ok := strings.CutPrefix(entry, leash.EnvFD+"="); ok {
+			fd, err := strconv.Atoi(text)
+			if err != nil {
+				return nil, fmt.Errorf("keep leash: %w", err)
+			}
+			fds = append(fds, fd)
+		}
+	}
+	return fds, nil
 }
 
 // environment is that of the next program: what this one was given.
@@ -108,15 +229,15 @@ func (r *replacement) environment(fd int) []string {
 	return append(slices.Clone(r.environ), handover.EnvFD+"="+strconv.Itoa(fd))
 }
 
-// handOver writes the state down while nothing changes, and calls f meanwhile.
-func (r *replacement) handOver(ctx context.Context, f func(handover.State, *os.File) error) error {
+// handOver calls f with the state while nothing changes.
+func (r *replacement) handOver(ctx context.Context, f func(handover.State) error) error {
 	return r.loop.Pause(ctx, func(t machine.Table) error {
 		return r.children.HandOver(func(h child.Handover) (err error) {
 			kept, err := r.process.Keep()
 			if err != nil {
 				return err
 			}
-			s := handover.State{Table: t.Record(time.Now()), History: r.loop.History().Record(), Children: h}
+			s := handover.State{Table: t.Record(time.Now()), History: r.loop.History().Record(), Children: h, Program: r.number}
 			if kept.Socket != nil {
 				defer func() { err = errors.Join(err, kept.Socket.Close()) }()
 				if s.Socket, err = handover.Number(kept.Socket); err != nil {
@@ -126,69 +247,7 @@ func (r *replacement) handOver(ctx context.Context, f func(handover.State, *os.F
 			if s.Lock, err = handover.Number(kept.Lock); err != nil {
 				return err
 			}
-			file, err := handover.Write(s)
-			if err != nil {
-				return err
-			}
-			defer func() { err = errors.Join(err, file.Close()) }()
-			return f(s, file)
+			return f(s)
 		})
 	})
-}
-
-// check asks the new program whether it could take over as things are now.
-func (r *replacement) check(ctx context.Context, program string) error {
-	var copied *os.File
-	err := r.handOver(ctx, func(_ handover.State, file *os.File) error {
-		fd, err := unix.FcntlInt(file.Fd(), unix.F_DUPFD_CLOEXEC, 0)
-		if err == nil {
-			copied = os.NewFile(uintptr(fd), "handover")
-		}
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	defer copied.Close()
-	ctx, cancel := context.WithTimeout(ctx, maxCheck)
-	defer cancel()
-	said := &bounded{}
-	cmd := exec.CommandContext(ctx, program, append(slices.Clone(os.Args[1:]), "--"+checkFlag)...)
-	cmd.Args[0] = os.Args[0] // by which some programs know who they are
-	cmd.Env, cmd.ExtraFiles = r.environment(firstExtra), []*os.File{copied}
-	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = said, said, time.Second
-	if err := r.children.Ask(cmd); err != nil {
-		return fault.New(fault.Conflict, "ask %s whether it can take over: %w: %s", program, errors.Join(err, context.Cause(ctx)), said)
-	}
-	return nil
-}
-
-// firstExtra is the number under which a command finds its first extra file.
-const firstExtra = 3
-
-// bounded keeps the first bytes of what a program says.
-type bounded struct{ bytes.Buffer }
-
-// Write never fails: the rest is left out.
-func (b *bounded) Write(p []byte) (int, error) {
-	if room := maxSaid - b.Len(); room > 0 {
-		b.Buffer.Write(p[:min(room, len(p))])
-	}
-	return len(p), nil
-}
-
-// String is what was said, on one line.
-func (b *bounded) String() string { return strings.Join(strings.Fields(b.Buffer.String()), " ") }
-
-// canTakeOver answers the question of another program: everything that could keep
-// this one from taking over, short of doing it, has been read when it says yes.
-func canTakeOver(p *process.Process, before *handover.State, stdout io.Writer) error {
-	if before == nil {
-		return fault.New(fault.Invalid, "check handover: %s names no file", handover.EnvFD)
-	}
-	if _, err := layout(p, false); err != nil {
-		return err
-	}
-	fmt.Fprintf(stdout, "version %d of the handover can be taken over\n", before.Version)
-	return nil
 }

@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -16,16 +15,15 @@ import (
 	supervisorv1 "staddle.internal/proto/gen/staddle/supervisor/v1"
 )
 
-// reexeced tells a node's supervisor to replace its program, and waits until it
-// has.
+// reexeced has a node's supervisor replace its program, and returns when the next
+// one serves.
 func (n *node) reexeced() {
 	n.t.Helper()
-	before := n.replaced()
-	n.signal(syscall.SIGHUP)
-	n.eventually(func() bool { return n.replaced() > before }, func() string { return "the program to be replaced; it said:\n" + n.out.String() })
+	of := n.own()
+	if now, err := n.restarted(of); err != nil || now.GetNumber() != of.GetNumber()+1 {
+		n.t.Fatalf("got %v, %v, want the program after %v", now, err, of)
+	}
 }
-
-func (n *node) replaced() int { return strings.Count(n.out.String(), `"msg":"program replaced"`) }
 
 func TestReexec_KeepsProcessChildrenSocketsAndStore(t *testing.T) {
 	n := newNode(t, "", part{name: "a", mode: "storing"}, part{name: "b", mode: "serve", more: "needs: [a]"}, part{name: "c", mode: "fail"})
@@ -99,44 +97,6 @@ func TestReexec_ChildrenStillEndWithTheSupervisor(t *testing.T) {
 	n.eventually(func() bool { return !slices.ContainsFunc(pids, alive) }, func() string { return fmt.Sprintf("%v to end by their leash", pids) })
 	n.start()
 	n.untilState("c", ready)
-}
-
-// A program that cannot take over is found out before anything has changed.
-func TestReexec_RefusesAProgramThatCannotTakeOver(t *testing.T) {
-	wrong := map[string]func(n *node, program string) error{
-		"no program": func(_ *node, program string) error { return os.Remove(program) },
-		"ends at once": func(_ *node, program string) error {
-			return replaceFile(program, "#!/bin/sh\necho this is not it >&2\nexit 3\n")
-		},
-		"another format": func(_ *node, program string) error {
-			return replaceFile(program, "#!/bin/sh\nexit 1\n")
-		},
-		"wrong configuration": func(n *node, _ string) error {
-			return os.WriteFile(filepath.Join(n.root, "etc/node.yaml"), []byte("version: 1\nsupervisr: {}\n"), 0o600)
-		},
-	}
-	for name, spoil := range wrong {
-		t.Run(name, func(t *testing.T) {
-			n := newNode(t, "", chain("serve")...)
-			n.copyProgram()
-			n.start()
-			n.untilState("c", ready)
-			before := n.graph()
-			if err := spoil(n, n.program); err != nil {
-				t.Fatal(err)
-			}
-			n.signal(syscall.SIGHUP)
-			n.eventually(func() bool { return strings.Contains(n.out.String(), `"program not replaced"`) }, n.out.String)
-			for name, c := range n.graph() {
-				if c.GetState() != ready || c.GetPid() != before[name].GetPid() {
-					t.Errorf("got %v, want it untouched", c)
-				}
-			}
-			if code := n.stop(); code != 0 {
-				t.Errorf("got exit code %d, want 0", code)
-			}
-		})
-	}
 }
 
 // replaceFile puts a program in the place of another, as an installer does.

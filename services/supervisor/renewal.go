@@ -2,13 +2,11 @@ package supervisor
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 
-	"golang.org/x/sys/unix"
-
 	"staddle.internal/kit/config"
-	"staddle.internal/kit/logging"
 	"staddle.internal/kit/process"
 
 	"staddle.internal/services/supervisor/internal/child"
@@ -21,7 +19,7 @@ import (
 var programs = []string{"staddle", "staddle-node", "staddle-coordinator", config.ContainerdName, "containerd-shim-runc-v2", "runc"}
 
 // upgraderOf puts the rolling restart together.
-func upgraderOf(p *process.Process, plan machine.Plan, children *child.Runner, loop *supervise.Loop) (*upgrade.Upgrader, error) {
+func upgraderOf(p *process.Process, plan machine.Plan, children *child.Runner, loop *supervise.Loop, next *replacement) (*upgrade.Upgrader, error) {
 	bin, err := p.Paths.Bin()
 	if err != nil {
 		return nil, fmt.Errorf("find own folder: %w", err)
@@ -32,18 +30,12 @@ func upgraderOf(p *process.Process, plan machine.Plan, children *child.Runner, l
 			names = append(names, own)
 		}
 	}
-	cfg := upgrade.Config{Plan: plan, Bin: bin, Programs: names, Check: checkOf}
-	return upgrade.New(cfg, upgrade.Deps{Children: children, Graph: loop, Log: p.Log, Renew: hangUp(p)}), nil
-}
-
-// hangUp has the own program replaced, the way that a signal does, so that there is
-// one way.
-func hangUp(p *process.Process) func() {
-	return func() {
-		if err := unix.Kill(unix.Getpid(), unix.SIGHUP); err != nil {
-			p.Log.Error("program not replaced", logging.Err(fmt.Errorf("send signal to own process: %w", err)))
-		}
+	own, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("find own program: %w", err)
 	}
+	cfg := upgrade.Config{Plan: plan, Bin: bin, Programs: names, Check: checkOf, Own: filepath.Base(own)}
+	return upgrade.New(cfg, upgrade.Deps{Children: children, Graph: loop, Log: p.Log, Renew: next.Renew, Try: next.try}), nil
 }
 
 // checkOf is how a program is asked whether it could start: ours check their

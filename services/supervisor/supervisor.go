@@ -11,7 +11,6 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -78,7 +77,7 @@ type start struct {
 	signals <-chan os.Signal
 	before  *handover.State // nil unless the program was replaced
 
-	failFast, check bool // flags
+	failFast bool // a flag
 }
 
 func (m *start) frame() process.Frame {
@@ -86,17 +85,13 @@ func (m *start) frame() process.Frame {
 		Name: name, Env: []string{handover.EnvFD},
 		Flags: func(fs *flag.FlagSet) {
 			fs.BoolVar(&m.failFast, "fail-fast", false, "stop everything when a component fails before all were ready once: when it ends, or is not ready within its start time-out though nothing outside the machine holds it up")
-			fs.BoolVar(&m.check, checkFlag, false, "say whether this program can take over from a running supervisor that asks, and exit")
-		},
-		Ask: func(p *process.Process, stdout io.Writer) (bool, error) {
-			if !m.check {
-				return false, nil
-			}
-			return true, canTakeOver(p, m.before, stdout)
 		},
 	}
 	if m.before != nil {
-		f.Kept = &process.Kept{Lock: os.NewFile(uintptr(m.before.Lock), "lock")}
+		f.Kept = &process.Kept{Apart: m.before.Trial}
+		if m.before.Lock > 0 {
+			f.Kept.Lock = os.NewFile(uintptr(m.before.Lock), "lock")
+		}
 		if m.before.Socket > 0 {
 			f.Kept.Socket = os.NewFile(uintptr(m.before.Socket), "socket")
 		}
@@ -130,28 +125,38 @@ func (m *start) build(_ context.Context, p *process.Process) ([]run.Member, erro
 	}
 	beat := p.Watchdog.Loop("components")
 	children, loop := m.keepers(p, l, beat)
-	renewal, err := upgraderOf(p, l.plan, children, loop)
+	next := newReplacement(m, p, loop, children)
+	renewal, err := upgraderOf(p, l.plan, children, loop, next)
 	if err != nil {
 		return nil, err
 	}
-	next := &replacement{
-		process: p, loop: loop, children: children, spawner: m.spawner, environ: m.environ, upgrading: renewal.Busy,
-	}
+	next.upgrading = renewal.Busy
 	p.Server.AlwaysServe(supervisorv1.SupervisorService_ServiceDesc.ServiceName)
 	supervisorv1.RegisterSupervisorServiceServer(p.Server.GRPC(), api.New(l.plan, api.Deps{
 		Graph: loop, Outputs: children, Upgrades: renewal, SetLevel: levelSetter(p), Foreign: foreign(l.specs),
-		Drain: drainer(p), Shutdown: shutdown(p),
+		Drain: drainer(p), Shutdown: shutdown(p), Own: next,
 	}))
+	settle := renewal.Settle
+	if m.trial() { // what was left of an upgrade is the running program's
+		settle = idle
+	}
 	return []run.Member{
-		{Name: "installation", Run: renewal.Settle},
+		{Name: "installation", Run: settle},
 		{Name: "children", Run: children.Run},
 		{Name: "components", StopTimeout: stopTime(l.plan), Run: func(ctx context.Context, ready func()) error {
 			defer beat.Done()
 			return loop.Run(ctx, ready)
 		}},
 		{Name: "upgrade", Run: renewal.Run},
-		{Name: "program", Run: next.run(m.signals)},
+		{Name: "program", Run: next.run},
 	}, nil
+}
+
+// idle is a member that does nothing.
+func idle(ctx context.Context, ready func()) error {
+	ready()
+	<-ctx.Done()
+	return context.Cause(ctx)
 }
 
 // keepers are the one of the processes and the one of the states, as they were
@@ -223,7 +228,7 @@ func (m *start) childConfig(p *process.Process, specs []child.Spec) child.Config
 		OwnSockets:    []string{p.Paths.Socket(name)},
 	}
 	if m.before != nil {
-		cfg.Before = &m.before.Children
+		cfg.Before, cfg.Trial = &m.before.Children, m.before.Trial
 	}
 	return cfg
 }
@@ -248,7 +253,13 @@ func levelSetter(p *process.Process) func(context.Context, string, *processv1.Se
 	}
 }
 
+// trial says whether this program is only tried.
+func (m *start) trial() bool { return m.before != nil && m.before.Trial }
+
 func (m *start) prober(p *process.Process, specs []child.Spec) func(context.Context, string, int, func(machine.Event)) error {
+	if m.trial() { // the processes are another one's to judge
+		return func(ctx context.Context, _ string, _ int, _ func(machine.Event)) error { <-ctx.Done(); return nil }
+	}
 	return func(ctx context.Context, component string, pid int, emit func(machine.Event)) error {
 		t := probe.Target{Name: component, PID: pid, Socket: p.Paths.Socket(component), Answered: m.hadAnswered(component, pid)}
 		for _, s := range specs {

@@ -28,8 +28,7 @@ they need is ready; "staddle status --watch" shows it.`, startComponent),
 		a.eachComponent("stop", "Stop processes and keep them stopped", `Stop processes, and wait until they are gone. They stay stopped until "component
 start" or "component restart", or until the supervisor itself is started anew. What
 needs them stays up, and sandboxes go on running.`, stopComponent),
-		a.eachComponent("restart", "Restart processes", `End processes and start them again, and wait until the old ones are gone. Sandboxes
-go on running. A process that is backing off is started at once.`, restartComponent),
+		a.restartCommand(),
 		a.componentLogsCommand(),
 	)
 }
@@ -80,11 +79,6 @@ func startComponent(ctx context.Context, api supervisorv1.SupervisorServiceClien
 
 func stopComponent(ctx context.Context, api supervisorv1.SupervisorServiceClient, name string) error {
 	_, err := api.StopComponent(ctx, &supervisorv1.StopComponentRequest{Name: name})
-	return err
-}
-
-func restartComponent(ctx context.Context, api supervisorv1.SupervisorServiceClient, name string) error {
-	_, err := api.RestartComponent(ctx, &supervisorv1.RestartComponentRequest{Name: name})
 	return err
 }
 

@@ -2,6 +2,7 @@ package command_test
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -26,9 +27,12 @@ import (
 type fakeSupervisor struct {
 	supervisorv1.UnimplementedSupervisorServiceServer
 
-	root  string
-	mu    sync.Mutex
-	asked []string
+	root    string
+	refuses bool // the next program
+
+	mu      sync.Mutex
+	asked   []string
+	program uint32
 }
 
 func newSupervisor(t *testing.T) *fakeSupervisor {
@@ -41,20 +45,26 @@ func newSupervisor(t *testing.T) *fakeSupervisor {
 	if err := os.Mkdir(filepath.Join(root, "run"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	listener, err := net.Listen("unix", filepath.Join(root, "run", "supervisor.sock"))
+	f := &fakeSupervisor{root: root}
+	serve(t, filepath.Join(root, "run", "supervisor.sock"), func(s *grpc.Server) { supervisorv1.RegisterSupervisorServiceServer(s, f) })
+	return f
+}
+
+// serve runs a server on a socket until the test ends.
+func serve(t *testing.T, path string, register func(*grpc.Server)) {
+	t.Helper()
+	listener, err := net.Listen("unix", path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &fakeSupervisor{root: root}
 	server := grpc.NewServer(grpc.UnaryInterceptor(fault.UnaryServer), grpc.StreamInterceptor(fault.StreamServer))
-	supervisorv1.RegisterSupervisorServiceServer(server, f)
+	register(server)
 	done := make(chan error, 1)
 	go func() { done <- server.Serve(listener) }() // waited for at the end
 	t.Cleanup(func() {
 		server.Stop()
 		<-done
 	})
-	return f
 }
 
 func (f *fakeSupervisor) ask(what, name string) error {
@@ -77,6 +87,25 @@ func (f *fakeSupervisor) StopComponent(_ context.Context, r *supervisorv1.StopCo
 
 func (f *fakeSupervisor) RestartComponent(_ context.Context, r *supervisorv1.RestartComponentRequest) (*supervisorv1.RestartComponentResponse, error) {
 	return &supervisorv1.RestartComponentResponse{}, f.ask("restart", r.GetName())
+}
+
+func (f *fakeSupervisor) GetSupervisor(context.Context, *supervisorv1.GetSupervisorRequest) (*supervisorv1.GetSupervisorResponse, error) {
+	return &supervisorv1.GetSupervisorResponse{Program: &supervisorv1.SupervisorProgram{Life: "x", Number: 4}}, nil
+}
+
+// RestartSupervisor is gone for a moment, and then the next program.
+func (f *fakeSupervisor) RestartSupervisor(_ context.Context, r *supervisorv1.RestartSupervisorRequest) (*supervisorv1.RestartSupervisorResponse, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.asked = append(f.asked, fmt.Sprintf("replace %s %d", r.GetLife(), r.GetNumber()))
+	switch {
+	case f.refuses:
+		return nil, fault.WithReason(fault.New(fault.Conflict, "replace program: exit code 3"), "PROGRAM_REFUSED")
+	case f.program == 0:
+		f.program = r.GetNumber() + 1
+		return nil, fault.New(fault.Unavailable, "connection reset")
+	}
+	return &supervisorv1.RestartSupervisorResponse{Program: &supervisorv1.SupervisorProgram{Life: "x", Number: f.program}}, nil
 }
 
 func (f *fakeSupervisor) GetGraph(context.Context, *supervisorv1.GetGraphRequest) (*supervisorv1.GetGraphResponse, error) {
@@ -145,6 +174,18 @@ func TestComponent_EachNameIsTriedAndTheUnknownIsNamed(t *testing.T) {
 	}
 }
 
+func TestComponent_RestartOfTheSupervisorWaitsForTheNextProgram(t *testing.T) {
+	f := newSupervisor(t)
+	if got := cli(t, "--root", f.root, "component", "restart", "supervisor"); got.code != 0 || got.out != "supervisor\n" {
+		t.Errorf("got %+v", got)
+	}
+	if want := []string{"replace x 4", "replace x 4"}; !slices.Equal(f.asked, want) {
+		t.Errorf("asked for %v, want the same twice", f.asked)
+	}
+	f.refuses = true
+	want(t, cli(t, "--root", f.root, "component", "restart", "supervisor"), 4, "exit code 3", "mend what it says")
+}
+
 func TestComponent_ListAndStatusShowWhoWasStoppedAndWhy(t *testing.T) {
 	f := newSupervisor(t)
 	want(t, cli(t, "--root", f.root, "component", "ls"), 0, "presence   stopped", "stopped by an operator")
@@ -188,16 +229,51 @@ func TestLogLevel(t *testing.T) {
 	want(t, cli(t, "--root", f.root, "log-level", "debug", "--for", "25h"), 2, "write 1s to 24h")
 }
 
+// levelled is a process that has a log level.
+type levelled struct {
+	processv1.UnimplementedProcessServiceServer
+}
+
+func (levelled) SetLogLevel(context.Context, *processv1.SetLogLevelRequest) (*processv1.SetLogLevelResponse, error) {
+	return &processv1.SetLogLevelResponse{Previous: processv1.LogLevel_LOG_LEVEL_INFO}, nil
+}
+
+// Without a supervisor each process is asked at its own socket.
+func TestLogLevel_WithoutASupervisor(t *testing.T) {
+	root, err := os.MkdirTemp("", "su")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(root) })
+	want(t, cli(t, "--root", root, "log-level", "debug"), 5, "reach supervisor", "there is no such socket")
+	for _, dir := range []string{"etc", "run"} {
+		if err := os.Mkdir(filepath.Join(root, dir), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(root, "etc/node.yaml"), []byte("version: 1\nname: n\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	serve(t, filepath.Join(root, "run/storage.sock"), func(s *grpc.Server) { processv1.RegisterProcessServiceServer(s, levelled{}) })
+	want(t, cli(t, "--root", root, "log-level", "storage", "debug"), 0, "storage   debug   info")
+	want(t, cli(t, "--root", root, "log-level", "debug"), 1, "storage         debug   info", "presence        -", "set log level of presence: reach presence")
+	want(t, cli(t, "--root", root, "log-level", "x", "debug"), 3, "there is none of that name", "try: staddle component ls")
+	want(t, cli(t, "--root", root, "log-level", "containerd", "debug"), 4, "no process of Staddle")
+	want(t, cli(t, "--root", root, "log-level", "supervisor", "debug"), 5, "reach supervisor")
+}
+
 func TestCompletion_OfComponents(t *testing.T) {
 	f := newSupervisor(t)
 	for line, words := range map[string]string{
-		"component stop ":         "storage\npresence\n",
-		"component stop storage ": "presence\n",
-		"component logs storage ": "",
-		"events ":                 "storage\npresence\n",
-		"log-level ":              "debug\ninfo\nwarn\nerror\nstorage\npresence\nsupervisor\n",
-		"log-level storage ":      "debug\ninfo\nwarn\nerror\n",
-		"log-level debug ":        "",
+		"component stop ":               "storage\npresence\n",
+		"component stop storage ":       "presence\n",
+		"component logs storage ":       "",
+		"events ":                       "storage\npresence\nsupervisor\n",
+		"component restart ":            "storage\npresence\nsupervisor\n",
+		"component restart supervisor ": "storage\npresence\n",
+		"log-level ":                    "debug\ninfo\nwarn\nerror\nstorage\npresence\nsupervisor\n",
+		"log-level storage ":            "debug\ninfo\nwarn\nerror\n",
+		"log-level debug ":              "",
 	} {
 		args := append([]string{"__complete", "--root", f.root}, strings.Split(line, " ")...)
 		got := cli(t, args...)

@@ -29,9 +29,10 @@ func (a *app) eventsCommand() *cobra.Command {
 	var limit int
 	c := &cobra.Command{
 		Use: "events [flags] [COMPONENT]", Short: "Show what happened to the processes of this machine",
-		Args: args(cobra.MaximumNArgs(1)), ValidArgsFunction: a.componentNames(1),
+		Args: args(cobra.MaximumNArgs(1)), ValidArgsFunction: a.componentsAndSupervisor(1),
 		Long: `Show each change of state of the processes of this machine, or of one of them: when,
-from what to what, why, how a process ended and when it is tried again. The supervisor
+from what to what, why, how a process ended and when it is tried again; and, under
+the name "supervisor", what became of each wish to replace its own program. The supervisor
 keeps the last 1000, as long as it runs. With --watch go on, also over restarts of the
 supervisor, until it is interrupted.`,
 		RunE: func(cmd *cobra.Command, given []string) error {

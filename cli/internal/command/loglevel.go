@@ -12,6 +12,8 @@ import (
 	processv1 "staddle.internal/proto/gen/staddle/process/v1"
 	supervisorv1 "staddle.internal/proto/gen/staddle/supervisor/v1"
 
+	"staddle.internal/kit/fault"
+
 	"staddle.internal/cli/internal/exit"
 	"staddle.internal/cli/internal/graph"
 	"staddle.internal/cli/internal/output"
@@ -37,7 +39,8 @@ func (a *app) logLevelCommand() *cobra.Command {
 		Long: `Change the level of the log lines of one process, or of all of them, while they run:
 debug, info, warn or error. It lasts until the process is started again, or as long as
 --for says; then it is what it was at the start. "supervisor" names the supervisor
-itself. "staddle component logs" shows the lines.`,
+itself. "staddle component logs" shows the lines. Where something else than the
+supervisor keeps the processes, such as systemd, each is asked at its own socket.`,
 		Example: "  staddle log-level sandboxhost debug --for 10m",
 		RunE: func(cmd *cobra.Command, given []string) error {
 			req, err := levelRequest(given, period)
@@ -74,11 +77,15 @@ func (a *app) logLevel(ctx context.Context, req *supervisorv1.SetLogLevelRequest
 	ctx, cancel := a.bounded(ctx, graceCall)
 	defer cancel()
 	var answer *supervisorv1.SetLogLevelResponse
-	if err := a.withSupervisor(ctx, func(api supervisorv1.SupervisorServiceClient) (err error) {
+	err := a.withSupervisor(ctx, func(api supervisorv1.SupervisorServiceClient) (err error) {
 		answer, err = api.SetLogLevel(ctx, req)
-		return known(err)
-	}); err != nil {
 		return err
+	})
+	if fault.KindOf(err) == fault.Unavailable { // nobody knows all the processes: each is asked by itself
+		answer, err = a.levelOfEach(ctx, req, err)
+	}
+	if err != nil {
+		return known(err)
 	}
 	var rows []output.Row
 	var errs []error

@@ -24,7 +24,7 @@ const (
 
 // ListEvents answers from memory.
 func (s *Server) ListEvents(_ context.Context, req *supervisorv1.ListEventsRequest) (*supervisorv1.ListEventsResponse, error) {
-	if err := s.checkFilter("list events", req.GetComponent()); err != nil {
+	if err := s.checkEvents("list events", req.GetComponent()); err != nil {
 		return nil, err
 	}
 	if n := req.GetLimit(); n > maxEvents {
@@ -46,7 +46,7 @@ func (s *Server) ListEvents(_ context.Context, req *supervisorv1.ListEventsReque
 
 // WatchEvents sends what is kept and then what comes.
 func (s *Server) WatchEvents(req *supervisorv1.WatchEventsRequest, stream grpc.ServerStreamingServer[supervisorv1.WatchEventsResponse]) error {
-	if err := s.checkFilter("watch events", req.GetComponent()); err != nil {
+	if err := s.checkEvents("watch events", req.GetComponent()); err != nil {
 		return err
 	}
 	if n := len(req.GetLife()); n > maxLife {
@@ -77,6 +77,14 @@ func (s *Server) WatchEvents(req *supervisorv1.WatchEventsRequest, stream grpc.S
 			return context.Cause(stream.Context())
 		}
 	}
+}
+
+// checkEvents allows what checkFilter does, and the supervisor itself.
+func (s *Server) checkEvents(what, name string) error {
+	if name == ownName {
+		return nil
+	}
+	return s.checkFilter(what, name)
 }
 
 // checkFilter allows the name of a component of the plan, or none.

@@ -18,8 +18,9 @@ import (
 // maxTail is the bound of the contract on the lines from the end.
 const maxTail = 1_000_000
 
-// own is the name that this process has for the caller of SetLogLevel.
-const own = "supervisor"
+// ownName is the name that this process has for the callers of SetLogLevel and of
+// the events.
+const ownName = "supervisor"
 
 // ReadComponentLogs streams what is kept, and goes on if that is wanted.
 func (s *Server) ReadComponentLogs(req *supervisorv1.ReadComponentLogsRequest, stream grpc.ServerStreamingServer[supervisorv1.ReadComponentLogsResponse]) error {
@@ -60,7 +61,7 @@ func (s *Server) SetLogLevel(ctx context.Context, req *supervisorv1.SetLogLevelR
 // named lists whose level is meant.
 func (s *Server) named(component string) ([]string, error) {
 	const what = "set log level"
-	if component != "" && component != own {
+	if component != "" && component != ownName {
 		if err := s.checkFilter(what, component); err != nil {
 			return nil, err
 		}
@@ -77,7 +78,7 @@ func (s *Server) named(component string) ([]string, error) {
 			names = append(names, c.Name)
 		}
 	}
-	return append(names, own), nil
+	return append(names, ownName), nil
 }
 
 // setLevel sets one level. A component without a process is not asked: its socket

@@ -54,6 +54,8 @@ type Deps struct {
 	// Drain returns when every sandbox of the node is dead and kept so for this boot;
 	// after a time, if one is given, what still lives is killed.
 	Drain func(ctx context.Context, killAfter *durationpb.Duration) error
+	// Own is the program of the supervisor itself.
+	Own own
 	// Shutdown begins the stop of this process and does not wait for it.
 	Shutdown func()
 }

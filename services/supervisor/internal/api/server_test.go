@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -35,6 +36,14 @@ func (f *fixed) Start(_ context.Context, name string) error   { return f.ask("st
 func (f *fixed) Stop(_ context.Context, name string) error    { return f.ask("stop", name) }
 func (f *fixed) Restart(_ context.Context, name string) error { return f.ask("restart", name) }
 
+// itself is the second program of a supervisor.
+type itself struct{ *fixed }
+
+func (s itself) Program() Program { return Program{Life: "x", Number: 2, Version: "v"} }
+func (s itself) Restart(_ context.Context, life string, number uint32) error {
+	return s.ask("replace", fmt.Sprintf("%s %d", life, number))
+}
+
 func (f *fixed) ReadOutput(_ context.Context, name string, how child.Reading, emit func([]byte, int64) error) error {
 	f.asked = append(f.asked, "read "+name)
 	if how.Tail != 0 || !how.Follow {
@@ -49,7 +58,7 @@ func twoComponents() machine.Plan {
 
 func serverOver(f *fixed) *Server {
 	return New(twoComponents(), Deps{
-		Graph: f, Outputs: f, Foreign: func(name string) bool { return name == "containerd" }, Shutdown: func() {},
+		Graph: f, Outputs: f, Own: itself{f}, Foreign: func(name string) bool { return name == "containerd" }, Shutdown: func() {},
 		SetLevel: func(_ context.Context, name string, req *processv1.SetLogLevelRequest) (*processv1.SetLogLevelResponse, error) {
 			if name == "b" {
 				return nil, errors.New("out of order")
@@ -203,5 +212,26 @@ func TestShutdown_DrainsFirstAndStopsNothingIfThatFails(t *testing.T) {
 		if _, err := s.Shutdown(t.Context(), c.req); !errors.Is(err, c.fails) || !slices.Equal(did, c.want) {
 			t.Errorf("%v: did %v, %v; want %v", c.req, did, err, c.want)
 		}
+	}
+}
+
+func TestRestartSupervisor_BoundsWhatIsAsked(t *testing.T) {
+	f := &fixed{}
+	s := serverOver(f)
+	answer, err := s.RestartSupervisor(t.Context(), &supervisorv1.RestartSupervisorRequest{Life: "x", Number: 1})
+	if p := answer.GetProgram(); err != nil || p.GetNumber() != 2 || p.GetLife() != "x" || p.GetVersion() != "v" || !slices.Equal(f.asked, []string{"replace x 1"}) {
+		t.Errorf("got %v, %v after %v, want the program that serves", p, err, f.asked)
+	}
+	for _, bad := range []*supervisorv1.RestartSupervisorRequest{{Number: 1}, {Life: "x"}, {Life: strings.Repeat("x", 65), Number: 1}} {
+		if _, err := s.RestartSupervisor(t.Context(), bad); !errors.Is(err, fault.Invalid) || len(f.asked) != 1 {
+			t.Errorf("got %v for %v, want Invalid and nothing asked", err, bad)
+		}
+	}
+}
+
+// The events of the supervisor itself can be asked for like those of a component.
+func TestListEvents_OfTheSupervisorItself(t *testing.T) {
+	if _, err := serverOver(&fixed{}).ListEvents(t.Context(), &supervisorv1.ListEventsRequest{Component: "supervisor"}); err != nil {
+		t.Error(err)
 	}
 }

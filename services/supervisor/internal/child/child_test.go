@@ -211,7 +211,7 @@ func TestFork_LeavesTheModeOfPassedFiles(t *testing.T) {
 	}
 	defer null.Close()
 	pid, err := s.spawn(t.Context(), birth{
-		command: []string{"/bin/sh", "-c", "exit 7"}, files: []*os.File{null, null, null, r}, attr: &syscall.SysProcAttr{},
+		path: "/bin/sh", command: []string{"sh", "-c", "exit 7"}, files: []*os.File{null, null, null, r}, attr: &syscall.SysProcAttr{},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -231,7 +231,7 @@ func TestFork_LeavesTheModeOfPassedFiles(t *testing.T) {
 
 func TestSpawn_TellsWhyAProgramDoesNotStart(t *testing.T) {
 	s := serving(t)
-	_, err := s.spawn(t.Context(), birth{command: []string{"/does/not/exist"}, attr: &syscall.SysProcAttr{}})
+	_, err := s.spawn(t.Context(), birth{path: "/does/not/exist", command: []string{"x"}, attr: &syscall.SysProcAttr{}})
 	if err == nil || !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), "/does/not/exist") {
 		t.Errorf("got %v, want it to name the program", err)
 	}
@@ -342,7 +342,7 @@ func status(t *testing.T, s Spec) string {
 	}
 	defer r.Close()
 	pid, err := serving(t).spawn(t.Context(), birth{
-		command: []string{"/bin/cat", "/proc/self/status"}, files: []*os.File{r, w, w}, attr: attr, humble: !s.Foreign, reduced: s.reduced(),
+		path: "/bin/cat", command: []string{"cat", "/proc/self/status"}, files: []*os.File{r, w, w}, attr: attr, humble: !s.Foreign, reduced: s.reduced(),
 	})
 	if err := errors.Join(err, w.Close()); err != nil {
 		t.Fatal(err)

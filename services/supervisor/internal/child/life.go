@@ -34,6 +34,9 @@ func (r *Runner) Kill(name string, pid int) error {
 // signal returns the child, or nil if pid is not its process any more: then its
 // exit is on its way.
 func (r *Runner) signal(name string, pid int, sig unix.Signal) (*child, error) {
+	if err := r.untried("signal", name); err != nil {
+		return nil, err
+	}
 	r.mu.Lock()
 	c, ok := r.children[name]
 	if !ok || c.pid != pid {
@@ -52,6 +55,9 @@ func (r *Runner) signal(name string, pid int, sig unix.Signal) (*child, error) {
 // id. It fails with Conflict if it has one, and with Unavailable while something
 // of the last is left that the kernel cannot end.
 func (r *Runner) Start(ctx context.Context, name string) (int, error) {
+	if err := r.untried("start", name); err != nil {
+		return 0, err
+	}
 	r.mu.Lock()
 	c, ok := r.children[name]
 	busy := ok && c.pid != 0
@@ -99,7 +105,10 @@ func (r *Runner) birth(ctx context.Context, c *child) (int, error) {
 
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	pid, err := r.deps.Spawner.spawn(ctx, birth{command: c.spec.Command, env: env, files: in.files, attr: attr, humble: !c.spec.Foreign, reduced: c.spec.reduced()})
+	pid, err := r.deps.Spawner.spawn(ctx, birth{
+		path: c.spec.Command[0], dir: "/", command: c.spec.Command, env: env, files: in.files, attr: attr,
+		humble: !c.spec.Foreign, reduced: c.spec.reduced(),
+	})
 	if err != nil {
 		return 0, err
 	}

@@ -60,6 +60,9 @@ type Config struct {
 	// Before is what the program before a re-exec kept open. Nil means that this is
 	// the first.
 	Before *Handover
+	// Trial says that this program is only tried: Before has stand-ins, and nothing is
+	// done to anything outside this process.
+	Trial bool
 }
 
 // Exit tells how a child ended.
@@ -152,6 +155,9 @@ func (r *Runner) owner(pid int, uid uint32) (string, bool) {
 // sockets, and then serves Start until ctx ends. Children should have been ended
 // before; those that were not lose their leash.
 func (r *Runner) Run(ctx context.Context, ready func()) error {
+	if r.cfg.Trial {
+		return r.rehearse(ctx, ready)
+	}
 	if err := r.prepare(ctx); err != nil {
 		return err
 	}
@@ -194,6 +200,7 @@ func (r *Runner) prepare(ctx context.Context) (err error) {
 		if err := r.endLeftovers(ctx); err != nil {
 			return err
 		}
+		r.endTrial(ctx)
 	}
 	for _, s := range r.cfg.Specs {
 		if err := r.addChild(ctx, s); err != nil {
@@ -279,6 +286,21 @@ func (r *Runner) endLeftovers(ctx context.Context) error {
 	}
 	wg.Wait()
 	return context.Cause(ctx)
+}
+
+// endTrial ends what a program left that an earlier supervisor tried.
+func (r *Runner) endTrial(ctx context.Context) {
+	err := os.Remove(filepath.Join(r.cfg.RunDir, TrialSocket))
+	if errors.Is(err, os.ErrNotExist) {
+		err = nil
+	}
+	if r.cfg.Cgroup != "" {
+		group := cgroup{filepath.Join(r.cfg.Cgroup, trialGroup)}
+		err = errors.Join(err, group.clear(ctx), group.remove())
+	}
+	if err != nil {
+		r.deps.Log.Warn("trial left something", logging.Err(err))
+	}
 }
 
 // release gives up everything that outlives single children.

@@ -77,6 +77,8 @@ func (s *Spawner) spawn(ctx context.Context, b birth) (int, error) {
 
 // birth is all that the kernel needs to know.
 type birth struct {
+	path    string // of the program
+	dir     string // to start in; empty is where this process is
 	command []string
 	env     []string
 	files   []*os.File // as numbers 0, 1, 2 and so on
@@ -131,11 +133,11 @@ func fork(b birth) (int, error) {
 		return 0, err
 	}
 	return withFDs(b.files, nil, func(fds []uintptr) (int, error) {
-		pid, err := syscall.ForkExec(b.command[0], b.command, &syscall.ProcAttr{
-			Dir: "/", Env: b.env, Files: fds, Sys: b.attr,
+		pid, err := syscall.ForkExec(b.path, b.command, &syscall.ProcAttr{
+			Dir: b.dir, Env: b.env, Files: fds, Sys: b.attr,
 		})
 		if err != nil {
-			return 0, fmt.Errorf("start %s: %w", b.command[0], err)
+			return 0, fmt.Errorf("start %s: %w", b.path, err)
 		}
 		return pid, nil
 	})

@@ -28,8 +28,12 @@ import (
 )
 
 // Version of the format. It grows with each change of State: what a program does
-// not know it must not take over.
-const Version = 1
+// not know it must not take over. The version before is read as well; it has
+// neither Program nor Trial.
+const (
+	Version = 2
+	oldest  = 1
+)
 
 // EnvFD is the variable that names the file.
 const EnvFD = "STADDLE_HANDOVER_FD"
@@ -52,6 +56,11 @@ type State struct {
 	// make one.
 	Lock   int `json:"lock"`
 	Socket int `json:"socket"`
+	// Program counts the programs of this process, from 1; it is that of the writer.
+	Program uint32 `json:"program"`
+	// Trial says that nothing of this is handed over: the files are stand-ins, and the
+	// reader takes them over and serves, does nothing to anybody else, and is ended then.
+	Trial bool `json:"trial"`
 }
 
 // Then is the time of the wall clock, as of now, at which it was written.
@@ -59,6 +68,17 @@ func (s State) Then() time.Time { return time.Now().Add(s.At - boottime.Now()) }
 
 // FDs lists the files that must stay open.
 func (s State) FDs() []int { return append(s.Children.FDs(), s.Lock, s.Socket) }
+
+// Rehearsal returns the state with a stand-in for each file but Socket, which is
+// left to the caller, and no lock. The files are for the process that is tried, from
+// number first on; the caller closes them.
+func (s State) Rehearsal(first int) (State, []*os.File, error) {
+	s.Trial, s.Lock, s.Socket = true, 0, 0
+	var files []*os.File
+	var err error
+	s.Children, files, err = s.Children.StandIns(first)
+	return s, files, err
+}
 
 // Number returns the number of a file without taking it out of its non-blocking
 // mode, which it shares with its copies, as File.Fd may.
@@ -136,10 +156,10 @@ func decode(text []byte) (*State, error) {
 	if err := json.Unmarshal(text, &head); err != nil {
 		return nil, fault.New(fault.Invalid, "read handover: %w", err)
 	}
-	if head.Version != Version {
-		return nil, fault.New(fault.Invalid, "read handover: it has version %d of the format, this program reads %d", head.Version, Version)
+	if head.Version < oldest || head.Version > Version {
+		return nil, fault.New(fault.Invalid, "read handover: it has version %d of the format, this program reads %d to %d", head.Version, oldest, Version)
 	}
-	var s State
+	s := State{Program: 1}
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&s); err != nil {

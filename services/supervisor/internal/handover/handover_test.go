@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"staddle.internal/kit/fault"
+	"staddle.internal/kit/fdstore"
 
 	"staddle.internal/services/supervisor/internal/child"
 	"staddle.internal/services/supervisor/internal/machine"
@@ -66,7 +68,7 @@ func TestState_IsReadAsItWasWritten(t *testing.T) {
 
 func TestInherited_RefusesWhatItDoesNotKnow(t *testing.T) {
 	for name, bad := range map[string]struct{ text, says string }{
-		"a later version":  {`{"version": 2, "children": {}}`, "version 2"},
+		"a later version":  {`{"version": 3, "children": {}}`, "version 3"},
 		"no version":       {`{}`, "version 0"},
 		"an unknown field": {`{"version": 1, "later": true}`, "later"},
 		"half of it":       {`{"version": 1, "lock": `, "unexpected end"},
@@ -77,6 +79,9 @@ func TestInherited_RefusesWhatItDoesNotKnow(t *testing.T) {
 				t.Errorf("got %v, want Invalid with %q", err, bad.says)
 			}
 		})
+	}
+	if got, err := decode([]byte(`{"version": 1, "lock": 7}`)); err != nil || got.Lock != 7 || got.Program != 1 || got.Trial {
+		t.Errorf("got %+v, %v of the version before, want the first program handed over", got, err)
 	}
 	f, err := os.CreateTemp(t.TempDir(), "")
 	if err != nil {
@@ -92,5 +97,51 @@ func TestInherited_RefusesWhatItDoesNotKnow(t *testing.T) {
 		if _, err := Inherited(); !errors.Is(err, fault.Invalid) {
 			t.Errorf("got %v of %q, want Invalid", err, text)
 		}
+	}
+}
+
+// A rehearsal has the same shape, and none of the files.
+func TestRehearsal_HasStandInsOnly(t *testing.T) {
+	real := State{
+		Children: child.Handover{
+			Children: map[string]child.ChildHandover{
+				"a": {PID: 12, Leash: 1013, Socket: 1014, TCP: 1015, Address: "127.0.0.1:1"}, "b": {PID: 0, Socket: 1016},
+			},
+			Owners: map[int]string{12: "a"}, Notify: 1017, Stored: []fdstore.Stored{{Owner: "a", Name: "log", FD: 1018}},
+		},
+		Lock: 1019, Socket: 1020, Program: 4,
+	}
+	const first = 5
+	got, files, err := real.Rehearsal(first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		for _, f := range files {
+			if err := f.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	}()
+	var used []int
+	for _, fd := range got.FDs() {
+		if fd != 0 {
+			used = append(used, fd)
+		}
+	}
+	slices.Sort(used)
+	if want := []int{5, 6, 7, 8, 9, 10}; !slices.Equal(used, want) || len(files) != len(want) {
+		t.Errorf("got files %v and %d of them, want %v", used, len(files), want)
+	}
+	if !got.Trial || got.Lock != 0 || got.Socket != 0 || got.Program != 4 || got.Children.Children["a"].PID != 12 || got.Children.Children["b"].TCP != 0 {
+		t.Errorf("got %+v", got)
+	}
+	for fd, option := range map[int]int{got.Children.Children["a"].Socket: 1, got.Children.Children["a"].TCP: 1, got.Children.Notify: 0} {
+		if listens, err := unix.GetsockoptInt(int(files[fd-first].Fd()), unix.SOL_SOCKET, unix.SO_ACCEPTCONN); err != nil || listens != option {
+			t.Errorf("file %d listens: %d (%v), want %d", fd, listens, err, option)
+		}
+	}
+	if real.Children.Stored[0].FD != 1018 || real.Children.Children["a"].Leash != 1013 {
+		t.Errorf("the state itself was changed: %+v", real)
 	}
 }

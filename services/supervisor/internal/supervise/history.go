@@ -1,6 +1,7 @@
 package supervise
 
 import (
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -110,6 +111,16 @@ func (h *History) add(t Transition) Transition {
 	close(h.changed)
 	h.changed = make(chan struct{})
 	return t
+}
+
+// Note keeps what became of the wish for another program of the supervisor itself:
+// no transition of a component, and one from ready to ready. attempt is the number of
+// the program that it happened to.
+func (h *History) Note(component, cause string, attempt uint32) {
+	h.add(Transition{
+		At: time.Now(), Component: component, From: machine.Ready, To: machine.Ready,
+		Cause: bounded(cause), Attempt: attempt, PID: os.Getpid(),
+	})
 }
 
 // After returns the transitions that are kept and come after number seq, the oldest

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"slices"
 	"strings"
 	"time"
 
@@ -19,7 +20,8 @@ func described(programs []string) string {
 	return "new: " + strings.Join(programs, ", ")
 }
 
-// prepare stages the binaries and asks each program of a component whether it could start.
+// prepare stages the binaries, asks each program of a component whether it could
+// start, and tries the supervisor's own.
 func (u *Upgrader) prepare(ctx context.Context, from string) ([]string, error) {
 	if from == "" {
 		return nil, nil
@@ -36,6 +38,11 @@ func (u *Upgrader) prepare(ctx context.Context, from string) ([]string, error) {
 		}
 		if err != nil {
 			wrong = append(wrong, fmt.Errorf("component %s: %w", c.Name, err))
+		}
+	}
+	if slices.Contains(programs, u.cfg.Own) {
+		if err := u.deps.Try(ctx, u.stage.staged(u.cfg.Own)); err != nil {
+			wrong = append(wrong, fmt.Errorf("supervisor: %w", err))
 		}
 	}
 	if len(wrong) > 0 {

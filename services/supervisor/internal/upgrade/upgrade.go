@@ -85,6 +85,8 @@ type Config struct {
 	Bin string
 	// Programs are the names that an installation may have in it.
 	Programs []string
+	// Own is the name of the supervisor's own program.
+	Own string
 	// Check returns the arguments with which a component's program says whether it
 	// could start, and then ends. Nil means that it cannot be asked.
 	Check func(component string, command []string) []string
@@ -98,6 +100,9 @@ type Deps struct {
 	// Renew begins to replace the program of the supervisor itself, the last step. It
 	// must not wait for it.
 	Renew func()
+	// Try returns why a program could not be the supervisor's next one, nil if it
+	// could. It changes nothing.
+	Try func(ctx context.Context, path string) error
 }
 
 // Upgrader does one upgrade at a time.

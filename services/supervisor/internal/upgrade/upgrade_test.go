@@ -126,8 +126,13 @@ func (n *node) Restart(_ context.Context, name string) error {
 // start runs an upgrader over the node.
 func (n *node) start(check func(string, []string) []string) *Upgrader {
 	n.t.Helper()
-	u := New(Config{Plan: plan(), Bin: n.bin, Programs: []string{"prog-a", "prog-b", "tool"}, Check: check},
-		Deps{Children: n, Graph: n, Log: slog.New(slog.DiscardHandler), Renew: func() { n.renewed.Add(1) }})
+	u := New(Config{Plan: plan(), Bin: n.bin, Programs: []string{"prog-a", "prog-b", "tool", "own"}, Check: check, Own: "own"},
+		Deps{Children: n, Graph: n, Log: slog.New(slog.DiscardHandler), Renew: func() { n.renewed.Add(1) }, Try: func(_ context.Context, path string) error {
+			if text := read(n.t, path); text == "broken" {
+				return errors.New("it ended in its trial")
+			}
+			return nil
+		}})
 	ctx, cancel := context.WithCancel(n.t.Context())
 	up, over := make(chan struct{}), make(chan error, 1)
 	go func() { over <- u.Run(ctx, func() { close(up) }) }()
@@ -304,5 +309,22 @@ func TestUpgrade_EndsWhatWasBrokenOff(t *testing.T) {
 		if got := read(t, filepath.Join(n.bin, "prog-a")); got != want || !n.clean() {
 			t.Errorf("proven %v: installed is %q, want %q and nothing left", proven, got, want)
 		}
+	}
+}
+
+// A program of the supervisor itself that would not get far is found out before
+// anything is touched.
+func TestUpgrade_TriesTheProgramOfTheSupervisorItself(t *testing.T) {
+	n := newNode(t)
+	u := n.start(unasked)
+	_, err := n.upgrade(u, source(t, map[string]string{"prog-a": "new", "own": "broken"}))
+	if !errors.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "supervisor: it ended in its trial") {
+		t.Errorf("got %v, want Invalid with what is wrong", err)
+	}
+	if len(n.ran) > 0 || !n.clean() || has(t, filepath.Join(n.bin, "own")) {
+		t.Errorf("ran %v, or something is left, want nothing touched", n.ran)
+	}
+	if _, err := n.upgrade(u, source(t, map[string]string{"own": "new"})); err != nil || read(t, filepath.Join(n.bin, "own")) != "new" {
+		t.Errorf("got %v, want a good one installed", err)
 	}
 }

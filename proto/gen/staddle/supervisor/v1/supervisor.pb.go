@@ -603,6 +603,265 @@ func (*RestartComponentResponse) Descriptor() ([]byte, []int) {
 	return file_staddle_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{6}
 }
 
+// GetSupervisorRequest asks for the program of the supervisor.
+type GetSupervisorRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetSupervisorRequest) Reset() {
+	*x = GetSupervisorRequest{}
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetSupervisorRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetSupervisorRequest) ProtoMessage() {}
+
+func (x *GetSupervisorRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetSupervisorRequest.ProtoReflect.Descriptor instead.
+func (*GetSupervisorRequest) Descriptor() ([]byte, []int) {
+	return file_staddle_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{7}
+}
+
+// GetSupervisorResponse is the program of the supervisor.
+type GetSupervisorResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The program.
+	Program       *SupervisorProgram `protobuf:"bytes,1,opt,name=program,proto3" json:"program,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetSupervisorResponse) Reset() {
+	*x = GetSupervisorResponse{}
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetSupervisorResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetSupervisorResponse) ProtoMessage() {}
+
+func (x *GetSupervisorResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetSupervisorResponse.ProtoReflect.Descriptor instead.
+func (*GetSupervisorResponse) Descriptor() ([]byte, []int) {
+	return file_staddle_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *GetSupervisorResponse) GetProgram() *SupervisorProgram {
+	if x != nil {
+		return x.Program
+	}
+	return nil
+}
+
+// SupervisorProgram is one of the programs that the supervisor's process has run.
+type SupervisorProgram struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Names the life of the supervisor's process. Another process has another one.
+	Life string `protobuf:"bytes,1,opt,name=life,proto3" json:"life,omitempty"`
+	// Counts the programs of this life, from 1: 1 is the one that it was started with.
+	Number uint32 `protobuf:"varint,2,opt,name=number,proto3" json:"number,omitempty"`
+	// Version of the program, as "staddle version" prints it.
+	Version string `protobuf:"bytes,3,opt,name=version,proto3" json:"version,omitempty"`
+	// When it was started or took over, by the machine's wall clock.
+	Since         *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=since,proto3" json:"since,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SupervisorProgram) Reset() {
+	*x = SupervisorProgram{}
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SupervisorProgram) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SupervisorProgram) ProtoMessage() {}
+
+func (x *SupervisorProgram) ProtoReflect() protoreflect.Message {
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SupervisorProgram.ProtoReflect.Descriptor instead.
+func (*SupervisorProgram) Descriptor() ([]byte, []int) {
+	return file_staddle_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *SupervisorProgram) GetLife() string {
+	if x != nil {
+		return x.Life
+	}
+	return ""
+}
+
+func (x *SupervisorProgram) GetNumber() uint32 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *SupervisorProgram) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *SupervisorProgram) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+// RestartSupervisorRequest says which program is to be replaced.
+type RestartSupervisorRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Life that number is about, as GetSupervisor tells it. One that is over makes the
+	// call return at once: its program is gone.
+	Life string `protobuf:"bytes,1,opt,name=life,proto3" json:"life,omitempty"`
+	// Number of the program to replace, as GetSupervisor tells it. An earlier one than
+	// the present has been replaced already, and nothing is done. At least 1.
+	Number        uint32 `protobuf:"varint,2,opt,name=number,proto3" json:"number,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RestartSupervisorRequest) Reset() {
+	*x = RestartSupervisorRequest{}
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RestartSupervisorRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RestartSupervisorRequest) ProtoMessage() {}
+
+func (x *RestartSupervisorRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RestartSupervisorRequest.ProtoReflect.Descriptor instead.
+func (*RestartSupervisorRequest) Descriptor() ([]byte, []int) {
+	return file_staddle_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *RestartSupervisorRequest) GetLife() string {
+	if x != nil {
+		return x.Life
+	}
+	return ""
+}
+
+func (x *RestartSupervisorRequest) GetNumber() uint32 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+// RestartSupervisorResponse says that another program serves.
+type RestartSupervisorResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The program that serves.
+	Program       *SupervisorProgram `protobuf:"bytes,1,opt,name=program,proto3" json:"program,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RestartSupervisorResponse) Reset() {
+	*x = RestartSupervisorResponse{}
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RestartSupervisorResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RestartSupervisorResponse) ProtoMessage() {}
+
+func (x *RestartSupervisorResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RestartSupervisorResponse.ProtoReflect.Descriptor instead.
+func (*RestartSupervisorResponse) Descriptor() ([]byte, []int) {
+	return file_staddle_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *RestartSupervisorResponse) GetProgram() *SupervisorProgram {
+	if x != nil {
+		return x.Program
+	}
+	return nil
+}
+
 // UpgradeRunnerRequest says with what to restart.
 type UpgradeRunnerRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -616,7 +875,7 @@ type UpgradeRunnerRequest struct {
 
 func (x *UpgradeRunnerRequest) Reset() {
 	*x = UpgradeRunnerRequest{}
-	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[7]
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -628,7 +887,7 @@ func (x *UpgradeRunnerRequest) String() string {
 func (*UpgradeRunnerRequest) ProtoMessage() {}
 
 func (x *UpgradeRunnerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[7]
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -641,7 +900,7 @@ func (x *UpgradeRunnerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpgradeRunnerRequest.ProtoReflect.Descriptor instead.
 func (*UpgradeRunnerRequest) Descriptor() ([]byte, []int) {
-	return file_staddle_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{7}
+	return file_staddle_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *UpgradeRunnerRequest) GetFolder() string {
@@ -668,7 +927,7 @@ type UpgradeRunnerResponse struct {
 
 func (x *UpgradeRunnerResponse) Reset() {
 	*x = UpgradeRunnerResponse{}
-	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[8]
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -680,7 +939,7 @@ func (x *UpgradeRunnerResponse) String() string {
 func (*UpgradeRunnerResponse) ProtoMessage() {}
 
 func (x *UpgradeRunnerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[8]
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -693,7 +952,7 @@ func (x *UpgradeRunnerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpgradeRunnerResponse.ProtoReflect.Descriptor instead.
 func (*UpgradeRunnerResponse) Descriptor() ([]byte, []int) {
-	return file_staddle_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{8}
+	return file_staddle_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *UpgradeRunnerResponse) GetStage() UpgradeStage {
@@ -739,7 +998,7 @@ type ShutdownRequest struct {
 
 func (x *ShutdownRequest) Reset() {
 	*x = ShutdownRequest{}
-	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[9]
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -751,7 +1010,7 @@ func (x *ShutdownRequest) String() string {
 func (*ShutdownRequest) ProtoMessage() {}
 
 func (x *ShutdownRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[9]
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -764,7 +1023,7 @@ func (x *ShutdownRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutdownRequest.ProtoReflect.Descriptor instead.
 func (*ShutdownRequest) Descriptor() ([]byte, []int) {
-	return file_staddle_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{9}
+	return file_staddle_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ShutdownRequest) GetMode() ShutdownMode {
@@ -790,7 +1049,7 @@ type ShutdownResponse struct {
 
 func (x *ShutdownResponse) Reset() {
 	*x = ShutdownResponse{}
-	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[10]
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -802,7 +1061,7 @@ func (x *ShutdownResponse) String() string {
 func (*ShutdownResponse) ProtoMessage() {}
 
 func (x *ShutdownResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[10]
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -815,7 +1074,7 @@ func (x *ShutdownResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutdownResponse.ProtoReflect.Descriptor instead.
 func (*ShutdownResponse) Descriptor() ([]byte, []int) {
-	return file_staddle_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{10}
+	return file_staddle_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{15}
 }
 
 // StopComponentRequest names a component.
@@ -829,7 +1088,7 @@ type StopComponentRequest struct {
 
 func (x *StopComponentRequest) Reset() {
 	*x = StopComponentRequest{}
-	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[11]
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -841,7 +1100,7 @@ func (x *StopComponentRequest) String() string {
 func (*StopComponentRequest) ProtoMessage() {}
 
 func (x *StopComponentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[11]
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -854,7 +1113,7 @@ func (x *StopComponentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopComponentRequest.ProtoReflect.Descriptor instead.
 func (*StopComponentRequest) Descriptor() ([]byte, []int) {
-	return file_staddle_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{11}
+	return file_staddle_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *StopComponentRequest) GetName() string {
@@ -873,7 +1132,7 @@ type StopComponentResponse struct {
 
 func (x *StopComponentResponse) Reset() {
 	*x = StopComponentResponse{}
-	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[12]
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -885,7 +1144,7 @@ func (x *StopComponentResponse) String() string {
 func (*StopComponentResponse) ProtoMessage() {}
 
 func (x *StopComponentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[12]
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -898,7 +1157,7 @@ func (x *StopComponentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopComponentResponse.ProtoReflect.Descriptor instead.
 func (*StopComponentResponse) Descriptor() ([]byte, []int) {
-	return file_staddle_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{12}
+	return file_staddle_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{17}
 }
 
 // StartComponentRequest names a component.
@@ -912,7 +1171,7 @@ type StartComponentRequest struct {
 
 func (x *StartComponentRequest) Reset() {
 	*x = StartComponentRequest{}
-	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[13]
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -924,7 +1183,7 @@ func (x *StartComponentRequest) String() string {
 func (*StartComponentRequest) ProtoMessage() {}
 
 func (x *StartComponentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[13]
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -937,7 +1196,7 @@ func (x *StartComponentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartComponentRequest.ProtoReflect.Descriptor instead.
 func (*StartComponentRequest) Descriptor() ([]byte, []int) {
-	return file_staddle_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{13}
+	return file_staddle_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *StartComponentRequest) GetName() string {
@@ -956,7 +1215,7 @@ type StartComponentResponse struct {
 
 func (x *StartComponentResponse) Reset() {
 	*x = StartComponentResponse{}
-	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[14]
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -968,7 +1227,7 @@ func (x *StartComponentResponse) String() string {
 func (*StartComponentResponse) ProtoMessage() {}
 
 func (x *StartComponentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[14]
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -981,10 +1240,12 @@ func (x *StartComponentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartComponentResponse.ProtoReflect.Descriptor instead.
 func (*StartComponentResponse) Descriptor() ([]byte, []int) {
-	return file_staddle_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{14}
+	return file_staddle_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{19}
 }
 
-// ComponentEvent is one transition of one component.
+// ComponentEvent is one transition of one component, or, of the component
+// "supervisor", what became of the wish for another program of the supervisor
+// itself; from and to are the same then.
 type ComponentEvent struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Counts the events of one life of the supervisor, from 1, without gaps.
@@ -995,8 +1256,8 @@ type ComponentEvent struct {
 	Component string `protobuf:"bytes,3,opt,name=component,proto3" json:"component,omitempty"`
 	// The state that was left.
 	From ComponentState `protobuf:"varint,4,opt,name=from,proto3,enum=staddle.supervisor.v1.ComponentState" json:"from,omitempty"`
-	// The state that was entered. The same as from only where a process was
-	// replaced within one moment.
+	// The state that was entered. The same as from only where a process, or the
+	// supervisor's program, was replaced within one moment, or was not.
 	To ComponentState `protobuf:"varint,5,opt,name=to,proto3,enum=staddle.supervisor.v1.ComponentState" json:"to,omitempty"`
 	// Why, in one sentence of at most 512 bytes. Empty when it became ready.
 	Cause string `protobuf:"bytes,6,opt,name=cause,proto3" json:"cause,omitempty"`
@@ -1019,7 +1280,7 @@ type ComponentEvent struct {
 
 func (x *ComponentEvent) Reset() {
 	*x = ComponentEvent{}
-	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[15]
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1031,7 +1292,7 @@ func (x *ComponentEvent) String() string {
 func (*ComponentEvent) ProtoMessage() {}
 
 func (x *ComponentEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[15]
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1044,7 +1305,7 @@ func (x *ComponentEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ComponentEvent.ProtoReflect.Descriptor instead.
 func (*ComponentEvent) Descriptor() ([]byte, []int) {
-	return file_staddle_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{15}
+	return file_staddle_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ComponentEvent) GetSeq() uint64 {
@@ -1127,7 +1388,8 @@ func (x *ComponentEvent) GetPid() int32 {
 // ListEventsRequest chooses among the events that are kept.
 type ListEventsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Name of the one component whose events are returned. Empty means all.
+	// Name of the one component whose events are returned, or "supervisor". Empty
+	// means all.
 	Component string `protobuf:"bytes,1,opt,name=component,proto3" json:"component,omitempty"`
 	// At most so many, the newest ones. 0 means all that are kept.
 	Limit         uint32 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
@@ -1137,7 +1399,7 @@ type ListEventsRequest struct {
 
 func (x *ListEventsRequest) Reset() {
 	*x = ListEventsRequest{}
-	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[16]
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1149,7 +1411,7 @@ func (x *ListEventsRequest) String() string {
 func (*ListEventsRequest) ProtoMessage() {}
 
 func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[16]
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1162,7 +1424,7 @@ func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEventsRequest.ProtoReflect.Descriptor instead.
 func (*ListEventsRequest) Descriptor() ([]byte, []int) {
-	return file_staddle_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{16}
+	return file_staddle_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ListEventsRequest) GetComponent() string {
@@ -1193,7 +1455,7 @@ type ListEventsResponse struct {
 
 func (x *ListEventsResponse) Reset() {
 	*x = ListEventsResponse{}
-	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[17]
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1205,7 +1467,7 @@ func (x *ListEventsResponse) String() string {
 func (*ListEventsResponse) ProtoMessage() {}
 
 func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[17]
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1218,7 +1480,7 @@ func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEventsResponse.ProtoReflect.Descriptor instead.
 func (*ListEventsResponse) Descriptor() ([]byte, []int) {
-	return file_staddle_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{17}
+	return file_staddle_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ListEventsResponse) GetEvents() []*ComponentEvent {
@@ -1238,7 +1500,8 @@ func (x *ListEventsResponse) GetLife() string {
 // WatchEventsRequest says where to begin.
 type WatchEventsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Name of the one component whose events are sent. Empty means all.
+	// Name of the one component whose events are sent, or "supervisor". Empty means
+	// all.
 	Component string `protobuf:"bytes,1,opt,name=component,proto3" json:"component,omitempty"`
 	// Events up to this seq are not sent again. 0 means to begin with the oldest
 	// that is kept.
@@ -1252,7 +1515,7 @@ type WatchEventsRequest struct {
 
 func (x *WatchEventsRequest) Reset() {
 	*x = WatchEventsRequest{}
-	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[18]
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1264,7 +1527,7 @@ func (x *WatchEventsRequest) String() string {
 func (*WatchEventsRequest) ProtoMessage() {}
 
 func (x *WatchEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[18]
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1277,7 +1540,7 @@ func (x *WatchEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEventsRequest.ProtoReflect.Descriptor instead.
 func (*WatchEventsRequest) Descriptor() ([]byte, []int) {
-	return file_staddle_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{18}
+	return file_staddle_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *WatchEventsRequest) GetComponent() string {
@@ -1317,7 +1580,7 @@ type WatchEventsResponse struct {
 
 func (x *WatchEventsResponse) Reset() {
 	*x = WatchEventsResponse{}
-	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[19]
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1329,7 +1592,7 @@ func (x *WatchEventsResponse) String() string {
 func (*WatchEventsResponse) ProtoMessage() {}
 
 func (x *WatchEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[19]
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1342,7 +1605,7 @@ func (x *WatchEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEventsResponse.ProtoReflect.Descriptor instead.
 func (*WatchEventsResponse) Descriptor() ([]byte, []int) {
-	return file_staddle_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{19}
+	return file_staddle_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *WatchEventsResponse) GetEvent() *ComponentEvent {
@@ -1382,7 +1645,7 @@ type ReadComponentLogsRequest struct {
 
 func (x *ReadComponentLogsRequest) Reset() {
 	*x = ReadComponentLogsRequest{}
-	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[20]
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1394,7 +1657,7 @@ func (x *ReadComponentLogsRequest) String() string {
 func (*ReadComponentLogsRequest) ProtoMessage() {}
 
 func (x *ReadComponentLogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[20]
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1407,7 +1670,7 @@ func (x *ReadComponentLogsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadComponentLogsRequest.ProtoReflect.Descriptor instead.
 func (*ReadComponentLogsRequest) Descriptor() ([]byte, []int) {
-	return file_staddle_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{20}
+	return file_staddle_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ReadComponentLogsRequest) GetName() string {
@@ -1445,7 +1708,7 @@ type ReadComponentLogsResponse struct {
 
 func (x *ReadComponentLogsResponse) Reset() {
 	*x = ReadComponentLogsResponse{}
-	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[21]
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1457,7 +1720,7 @@ func (x *ReadComponentLogsResponse) String() string {
 func (*ReadComponentLogsResponse) ProtoMessage() {}
 
 func (x *ReadComponentLogsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[21]
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1470,7 +1733,7 @@ func (x *ReadComponentLogsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadComponentLogsResponse.ProtoReflect.Descriptor instead.
 func (*ReadComponentLogsResponse) Descriptor() ([]byte, []int) {
-	return file_staddle_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{21}
+	return file_staddle_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ReadComponentLogsResponse) GetData() []byte {
@@ -1503,7 +1766,7 @@ type SetLogLevelRequest struct {
 
 func (x *SetLogLevelRequest) Reset() {
 	*x = SetLogLevelRequest{}
-	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[22]
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1515,7 +1778,7 @@ func (x *SetLogLevelRequest) String() string {
 func (*SetLogLevelRequest) ProtoMessage() {}
 
 func (x *SetLogLevelRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[22]
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1528,7 +1791,7 @@ func (x *SetLogLevelRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetLogLevelRequest.ProtoReflect.Descriptor instead.
 func (*SetLogLevelRequest) Descriptor() ([]byte, []int) {
-	return file_staddle_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{22}
+	return file_staddle_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *SetLogLevelRequest) GetComponent() string {
@@ -1567,7 +1830,7 @@ type LogLevelOutcome struct {
 
 func (x *LogLevelOutcome) Reset() {
 	*x = LogLevelOutcome{}
-	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[23]
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1579,7 +1842,7 @@ func (x *LogLevelOutcome) String() string {
 func (*LogLevelOutcome) ProtoMessage() {}
 
 func (x *LogLevelOutcome) ProtoReflect() protoreflect.Message {
-	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[23]
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1592,7 +1855,7 @@ func (x *LogLevelOutcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogLevelOutcome.ProtoReflect.Descriptor instead.
 func (*LogLevelOutcome) Descriptor() ([]byte, []int) {
-	return file_staddle_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{23}
+	return file_staddle_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *LogLevelOutcome) GetComponent() string {
@@ -1628,7 +1891,7 @@ type SetLogLevelResponse struct {
 
 func (x *SetLogLevelResponse) Reset() {
 	*x = SetLogLevelResponse{}
-	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[24]
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1640,7 +1903,7 @@ func (x *SetLogLevelResponse) String() string {
 func (*SetLogLevelResponse) ProtoMessage() {}
 
 func (x *SetLogLevelResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[24]
+	mi := &file_staddle_supervisor_v1_supervisor_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1653,7 +1916,7 @@ func (x *SetLogLevelResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetLogLevelResponse.ProtoReflect.Descriptor instead.
 func (*SetLogLevelResponse) Descriptor() ([]byte, []int) {
-	return file_staddle_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{24}
+	return file_staddle_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *SetLogLevelResponse) GetOutcomes() []*LogLevelOutcome {
@@ -1693,7 +1956,20 @@ const file_staddle_supervisor_v1_supervisor_proto_rawDesc = "" +
 	"components\"8\n" +
 	"\x17RestartComponentRequest\x12\x1d\n" +
 	"\x04name\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18?R\x04name\"\x1a\n" +
-	"\x18RestartComponentResponse\"8\n" +
+	"\x18RestartComponentResponse\"\x16\n" +
+	"\x14GetSupervisorRequest\"[\n" +
+	"\x15GetSupervisorResponse\x12B\n" +
+	"\aprogram\x18\x01 \x01(\v2(.staddle.supervisor.v1.SupervisorProgramR\aprogram\"\x8b\x01\n" +
+	"\x11SupervisorProgram\x12\x12\n" +
+	"\x04life\x18\x01 \x01(\tR\x04life\x12\x16\n" +
+	"\x06number\x18\x02 \x01(\rR\x06number\x12\x18\n" +
+	"\aversion\x18\x03 \x01(\tR\aversion\x120\n" +
+	"\x05since\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"Z\n" +
+	"\x18RestartSupervisorRequest\x12\x1d\n" +
+	"\x04life\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\x04life\x12\x1f\n" +
+	"\x06number\x18\x02 \x01(\rB\a\xbaH\x04*\x02(\x01R\x06number\"_\n" +
+	"\x19RestartSupervisorResponse\x12B\n" +
+	"\aprogram\x18\x01 \x01(\v2(.staddle.supervisor.v1.SupervisorProgramR\aprogram\"8\n" +
 	"\x14UpgradeRunnerRequest\x12 \n" +
 	"\x06folder\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\x80 R\x06folder\"\xb6\x01\n" +
 	"\x15UpgradeRunnerResponse\x129\n" +
@@ -1784,8 +2060,7 @@ const file_staddle_supervisor_v1_supervisor_proto_rawDesc = "" +
 	"\fShutdownMode\x12\x1d\n" +
 	"\x19SHUTDOWN_MODE_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12SHUTDOWN_MODE_KEEP\x10\x01\x12\x17\n" +
-	"\x13SHUTDOWN_MODE_DRAIN\x10\x022\x9c\n" +
-	"\n" +
+	"\x13SHUTDOWN_MODE_DRAIN\x10\x022\x99\f\n" +
 	"\x11SupervisorService\x12h\n" +
 	"\bGetGraph\x12&.staddle.supervisor.v1.GetGraphRequest\x1a'.staddle.supervisor.v1.GetGraphResponse\"\v\x8a\xb5\x18\x04\n" +
 	"\x02\x01\a\x90\x02\x01\x12p\n" +
@@ -1801,7 +2076,13 @@ const file_staddle_supervisor_v1_supervisor_proto_rawDesc = "" +
 	"\x10RestartComponent\x12..staddle.supervisor.v1.RestartComponentRequest\x1a/.staddle.supervisor.v1.RestartComponentResponse\"\a\x8a\xb5\x18\x03\n" +
 	"\x01\x01\x12u\n" +
 	"\rUpgradeRunner\x12+.staddle.supervisor.v1.UpgradeRunnerRequest\x1a,.staddle.supervisor.v1.UpgradeRunnerResponse\"\a\x8a\xb5\x18\x03\n" +
-	"\x01\x010\x01\x12m\n" +
+	"\x01\x010\x01\x12v\n" +
+	"\rGetSupervisor\x12+.staddle.supervisor.v1.GetSupervisorRequest\x1a,.staddle.supervisor.v1.GetSupervisorResponse\"\n" +
+	"\x8a\xb5\x18\x03\n" +
+	"\x01\x01\x90\x02\x01\x12\x82\x01\n" +
+	"\x11RestartSupervisor\x12/.staddle.supervisor.v1.RestartSupervisorRequest\x1a0.staddle.supervisor.v1.RestartSupervisorResponse\"\n" +
+	"\x8a\xb5\x18\x03\n" +
+	"\x01\x01\x90\x02\x02\x12m\n" +
 	"\n" +
 	"ListEvents\x12(.staddle.supervisor.v1.ListEventsRequest\x1a).staddle.supervisor.v1.ListEventsResponse\"\n" +
 	"\x8a\xb5\x18\x03\n" +
@@ -1833,7 +2114,7 @@ func file_staddle_supervisor_v1_supervisor_proto_rawDescGZIP() []byte {
 }
 
 var file_staddle_supervisor_v1_supervisor_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_staddle_supervisor_v1_supervisor_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
+var file_staddle_supervisor_v1_supervisor_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
 var file_staddle_supervisor_v1_supervisor_proto_goTypes = []any{
 	(ComponentState)(0),               // 0: staddle.supervisor.v1.ComponentState
 	(UpgradeStage)(0),                 // 1: staddle.supervisor.v1.UpgradeStage
@@ -1845,75 +2126,87 @@ var file_staddle_supervisor_v1_supervisor_proto_goTypes = []any{
 	(*WatchGraphResponse)(nil),        // 7: staddle.supervisor.v1.WatchGraphResponse
 	(*RestartComponentRequest)(nil),   // 8: staddle.supervisor.v1.RestartComponentRequest
 	(*RestartComponentResponse)(nil),  // 9: staddle.supervisor.v1.RestartComponentResponse
-	(*UpgradeRunnerRequest)(nil),      // 10: staddle.supervisor.v1.UpgradeRunnerRequest
-	(*UpgradeRunnerResponse)(nil),     // 11: staddle.supervisor.v1.UpgradeRunnerResponse
-	(*ShutdownRequest)(nil),           // 12: staddle.supervisor.v1.ShutdownRequest
-	(*ShutdownResponse)(nil),          // 13: staddle.supervisor.v1.ShutdownResponse
-	(*StopComponentRequest)(nil),      // 14: staddle.supervisor.v1.StopComponentRequest
-	(*StopComponentResponse)(nil),     // 15: staddle.supervisor.v1.StopComponentResponse
-	(*StartComponentRequest)(nil),     // 16: staddle.supervisor.v1.StartComponentRequest
-	(*StartComponentResponse)(nil),    // 17: staddle.supervisor.v1.StartComponentResponse
-	(*ComponentEvent)(nil),            // 18: staddle.supervisor.v1.ComponentEvent
-	(*ListEventsRequest)(nil),         // 19: staddle.supervisor.v1.ListEventsRequest
-	(*ListEventsResponse)(nil),        // 20: staddle.supervisor.v1.ListEventsResponse
-	(*WatchEventsRequest)(nil),        // 21: staddle.supervisor.v1.WatchEventsRequest
-	(*WatchEventsResponse)(nil),       // 22: staddle.supervisor.v1.WatchEventsResponse
-	(*ReadComponentLogsRequest)(nil),  // 23: staddle.supervisor.v1.ReadComponentLogsRequest
-	(*ReadComponentLogsResponse)(nil), // 24: staddle.supervisor.v1.ReadComponentLogsResponse
-	(*SetLogLevelRequest)(nil),        // 25: staddle.supervisor.v1.SetLogLevelRequest
-	(*LogLevelOutcome)(nil),           // 26: staddle.supervisor.v1.LogLevelOutcome
-	(*SetLogLevelResponse)(nil),       // 27: staddle.supervisor.v1.SetLogLevelResponse
-	(*timestamppb.Timestamp)(nil),     // 28: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),       // 29: google.protobuf.Duration
-	(v1.LogLevel)(0),                  // 30: staddle.process.v1.LogLevel
+	(*GetSupervisorRequest)(nil),      // 10: staddle.supervisor.v1.GetSupervisorRequest
+	(*GetSupervisorResponse)(nil),     // 11: staddle.supervisor.v1.GetSupervisorResponse
+	(*SupervisorProgram)(nil),         // 12: staddle.supervisor.v1.SupervisorProgram
+	(*RestartSupervisorRequest)(nil),  // 13: staddle.supervisor.v1.RestartSupervisorRequest
+	(*RestartSupervisorResponse)(nil), // 14: staddle.supervisor.v1.RestartSupervisorResponse
+	(*UpgradeRunnerRequest)(nil),      // 15: staddle.supervisor.v1.UpgradeRunnerRequest
+	(*UpgradeRunnerResponse)(nil),     // 16: staddle.supervisor.v1.UpgradeRunnerResponse
+	(*ShutdownRequest)(nil),           // 17: staddle.supervisor.v1.ShutdownRequest
+	(*ShutdownResponse)(nil),          // 18: staddle.supervisor.v1.ShutdownResponse
+	(*StopComponentRequest)(nil),      // 19: staddle.supervisor.v1.StopComponentRequest
+	(*StopComponentResponse)(nil),     // 20: staddle.supervisor.v1.StopComponentResponse
+	(*StartComponentRequest)(nil),     // 21: staddle.supervisor.v1.StartComponentRequest
+	(*StartComponentResponse)(nil),    // 22: staddle.supervisor.v1.StartComponentResponse
+	(*ComponentEvent)(nil),            // 23: staddle.supervisor.v1.ComponentEvent
+	(*ListEventsRequest)(nil),         // 24: staddle.supervisor.v1.ListEventsRequest
+	(*ListEventsResponse)(nil),        // 25: staddle.supervisor.v1.ListEventsResponse
+	(*WatchEventsRequest)(nil),        // 26: staddle.supervisor.v1.WatchEventsRequest
+	(*WatchEventsResponse)(nil),       // 27: staddle.supervisor.v1.WatchEventsResponse
+	(*ReadComponentLogsRequest)(nil),  // 28: staddle.supervisor.v1.ReadComponentLogsRequest
+	(*ReadComponentLogsResponse)(nil), // 29: staddle.supervisor.v1.ReadComponentLogsResponse
+	(*SetLogLevelRequest)(nil),        // 30: staddle.supervisor.v1.SetLogLevelRequest
+	(*LogLevelOutcome)(nil),           // 31: staddle.supervisor.v1.LogLevelOutcome
+	(*SetLogLevelResponse)(nil),       // 32: staddle.supervisor.v1.SetLogLevelResponse
+	(*timestamppb.Timestamp)(nil),     // 33: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),       // 34: google.protobuf.Duration
+	(v1.LogLevel)(0),                  // 35: staddle.process.v1.LogLevel
 }
 var file_staddle_supervisor_v1_supervisor_proto_depIdxs = []int32{
 	0,  // 0: staddle.supervisor.v1.Component.state:type_name -> staddle.supervisor.v1.ComponentState
-	28, // 1: staddle.supervisor.v1.Component.since:type_name -> google.protobuf.Timestamp
-	28, // 2: staddle.supervisor.v1.Component.next_start_at:type_name -> google.protobuf.Timestamp
+	33, // 1: staddle.supervisor.v1.Component.since:type_name -> google.protobuf.Timestamp
+	33, // 2: staddle.supervisor.v1.Component.next_start_at:type_name -> google.protobuf.Timestamp
 	3,  // 3: staddle.supervisor.v1.GetGraphResponse.components:type_name -> staddle.supervisor.v1.Component
 	3,  // 4: staddle.supervisor.v1.WatchGraphResponse.components:type_name -> staddle.supervisor.v1.Component
-	1,  // 5: staddle.supervisor.v1.UpgradeRunnerResponse.stage:type_name -> staddle.supervisor.v1.UpgradeStage
-	28, // 6: staddle.supervisor.v1.UpgradeRunnerResponse.at:type_name -> google.protobuf.Timestamp
-	2,  // 7: staddle.supervisor.v1.ShutdownRequest.mode:type_name -> staddle.supervisor.v1.ShutdownMode
-	29, // 8: staddle.supervisor.v1.ShutdownRequest.kill_after:type_name -> google.protobuf.Duration
-	28, // 9: staddle.supervisor.v1.ComponentEvent.at:type_name -> google.protobuf.Timestamp
-	0,  // 10: staddle.supervisor.v1.ComponentEvent.from:type_name -> staddle.supervisor.v1.ComponentState
-	0,  // 11: staddle.supervisor.v1.ComponentEvent.to:type_name -> staddle.supervisor.v1.ComponentState
-	29, // 12: staddle.supervisor.v1.ComponentEvent.next_delay:type_name -> google.protobuf.Duration
-	18, // 13: staddle.supervisor.v1.ListEventsResponse.events:type_name -> staddle.supervisor.v1.ComponentEvent
-	18, // 14: staddle.supervisor.v1.WatchEventsResponse.event:type_name -> staddle.supervisor.v1.ComponentEvent
-	30, // 15: staddle.supervisor.v1.SetLogLevelRequest.level:type_name -> staddle.process.v1.LogLevel
-	29, // 16: staddle.supervisor.v1.SetLogLevelRequest.period:type_name -> google.protobuf.Duration
-	30, // 17: staddle.supervisor.v1.LogLevelOutcome.previous:type_name -> staddle.process.v1.LogLevel
-	26, // 18: staddle.supervisor.v1.SetLogLevelResponse.outcomes:type_name -> staddle.supervisor.v1.LogLevelOutcome
-	4,  // 19: staddle.supervisor.v1.SupervisorService.GetGraph:input_type -> staddle.supervisor.v1.GetGraphRequest
-	6,  // 20: staddle.supervisor.v1.SupervisorService.WatchGraph:input_type -> staddle.supervisor.v1.WatchGraphRequest
-	14, // 21: staddle.supervisor.v1.SupervisorService.StopComponent:input_type -> staddle.supervisor.v1.StopComponentRequest
-	16, // 22: staddle.supervisor.v1.SupervisorService.StartComponent:input_type -> staddle.supervisor.v1.StartComponentRequest
-	8,  // 23: staddle.supervisor.v1.SupervisorService.RestartComponent:input_type -> staddle.supervisor.v1.RestartComponentRequest
-	10, // 24: staddle.supervisor.v1.SupervisorService.UpgradeRunner:input_type -> staddle.supervisor.v1.UpgradeRunnerRequest
-	19, // 25: staddle.supervisor.v1.SupervisorService.ListEvents:input_type -> staddle.supervisor.v1.ListEventsRequest
-	21, // 26: staddle.supervisor.v1.SupervisorService.WatchEvents:input_type -> staddle.supervisor.v1.WatchEventsRequest
-	23, // 27: staddle.supervisor.v1.SupervisorService.ReadComponentLogs:input_type -> staddle.supervisor.v1.ReadComponentLogsRequest
-	25, // 28: staddle.supervisor.v1.SupervisorService.SetLogLevel:input_type -> staddle.supervisor.v1.SetLogLevelRequest
-	12, // 29: staddle.supervisor.v1.SupervisorService.Shutdown:input_type -> staddle.supervisor.v1.ShutdownRequest
-	5,  // 30: staddle.supervisor.v1.SupervisorService.GetGraph:output_type -> staddle.supervisor.v1.GetGraphResponse
-	7,  // 31: staddle.supervisor.v1.SupervisorService.WatchGraph:output_type -> staddle.supervisor.v1.WatchGraphResponse
-	15, // 32: staddle.supervisor.v1.SupervisorService.StopComponent:output_type -> staddle.supervisor.v1.StopComponentResponse
-	17, // 33: staddle.supervisor.v1.SupervisorService.StartComponent:output_type -> staddle.supervisor.v1.StartComponentResponse
-	9,  // 34: staddle.supervisor.v1.SupervisorService.RestartComponent:output_type -> staddle.supervisor.v1.RestartComponentResponse
-	11, // 35: staddle.supervisor.v1.SupervisorService.UpgradeRunner:output_type -> staddle.supervisor.v1.UpgradeRunnerResponse
-	20, // 36: staddle.supervisor.v1.SupervisorService.ListEvents:output_type -> staddle.supervisor.v1.ListEventsResponse
-	22, // 37: staddle.supervisor.v1.SupervisorService.WatchEvents:output_type -> staddle.supervisor.v1.WatchEventsResponse
-	24, // 38: staddle.supervisor.v1.SupervisorService.ReadComponentLogs:output_type -> staddle.supervisor.v1.ReadComponentLogsResponse
-	27, // 39: staddle.supervisor.v1.SupervisorService.SetLogLevel:output_type -> staddle.supervisor.v1.SetLogLevelResponse
-	13, // 40: staddle.supervisor.v1.SupervisorService.Shutdown:output_type -> staddle.supervisor.v1.ShutdownResponse
-	30, // [30:41] is the sub-list for method output_type
-	19, // [19:30] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	12, // 5: staddle.supervisor.v1.GetSupervisorResponse.program:type_name -> staddle.supervisor.v1.SupervisorProgram
+	33, // 6: staddle.supervisor.v1.SupervisorProgram.since:type_name -> google.protobuf.Timestamp
+	12, // 7: staddle.supervisor.v1.RestartSupervisorResponse.program:type_name -> staddle.supervisor.v1.SupervisorProgram
+	1,  // 8: staddle.supervisor.v1.UpgradeRunnerResponse.stage:type_name -> staddle.supervisor.v1.UpgradeStage
+	33, // 9: staddle.supervisor.v1.UpgradeRunnerResponse.at:type_name -> google.protobuf.Timestamp
+	2,  // 10: staddle.supervisor.v1.ShutdownRequest.mode:type_name -> staddle.supervisor.v1.ShutdownMode
+	34, // 11: staddle.supervisor.v1.ShutdownRequest.kill_after:type_name -> google.protobuf.Duration
+	33, // 12: staddle.supervisor.v1.ComponentEvent.at:type_name -> google.protobuf.Timestamp
+	0,  // 13: staddle.supervisor.v1.ComponentEvent.from:type_name -> staddle.supervisor.v1.ComponentState
+	0,  // 14: staddle.supervisor.v1.ComponentEvent.to:type_name -> staddle.supervisor.v1.ComponentState
+	34, // 15: staddle.supervisor.v1.ComponentEvent.next_delay:type_name -> google.protobuf.Duration
+	23, // 16: staddle.supervisor.v1.ListEventsResponse.events:type_name -> staddle.supervisor.v1.ComponentEvent
+	23, // 17: staddle.supervisor.v1.WatchEventsResponse.event:type_name -> staddle.supervisor.v1.ComponentEvent
+	35, // 18: staddle.supervisor.v1.SetLogLevelRequest.level:type_name -> staddle.process.v1.LogLevel
+	34, // 19: staddle.supervisor.v1.SetLogLevelRequest.period:type_name -> google.protobuf.Duration
+	35, // 20: staddle.supervisor.v1.LogLevelOutcome.previous:type_name -> staddle.process.v1.LogLevel
+	31, // 21: staddle.supervisor.v1.SetLogLevelResponse.outcomes:type_name -> staddle.supervisor.v1.LogLevelOutcome
+	4,  // 22: staddle.supervisor.v1.SupervisorService.GetGraph:input_type -> staddle.supervisor.v1.GetGraphRequest
+	6,  // 23: staddle.supervisor.v1.SupervisorService.WatchGraph:input_type -> staddle.supervisor.v1.WatchGraphRequest
+	19, // 24: staddle.supervisor.v1.SupervisorService.StopComponent:input_type -> staddle.supervisor.v1.StopComponentRequest
+	21, // 25: staddle.supervisor.v1.SupervisorService.StartComponent:input_type -> staddle.supervisor.v1.StartComponentRequest
+	8,  // 26: staddle.supervisor.v1.SupervisorService.RestartComponent:input_type -> staddle.supervisor.v1.RestartComponentRequest
+	15, // 27: staddle.supervisor.v1.SupervisorService.UpgradeRunner:input_type -> staddle.supervisor.v1.UpgradeRunnerRequest
+	10, // 28: staddle.supervisor.v1.SupervisorService.GetSupervisor:input_type -> staddle.supervisor.v1.GetSupervisorRequest
+	13, // 29: staddle.supervisor.v1.SupervisorService.RestartSupervisor:input_type -> staddle.supervisor.v1.RestartSupervisorRequest
+	24, // 30: staddle.supervisor.v1.SupervisorService.ListEvents:input_type -> staddle.supervisor.v1.ListEventsRequest
+	26, // 31: staddle.supervisor.v1.SupervisorService.WatchEvents:input_type -> staddle.supervisor.v1.WatchEventsRequest
+	28, // 32: staddle.supervisor.v1.SupervisorService.ReadComponentLogs:input_type -> staddle.supervisor.v1.ReadComponentLogsRequest
+	30, // 33: staddle.supervisor.v1.SupervisorService.SetLogLevel:input_type -> staddle.supervisor.v1.SetLogLevelRequest
+	17, // 34: staddle.supervisor.v1.SupervisorService.Shutdown:input_type -> staddle.supervisor.v1.ShutdownRequest
+	5,  // 35: staddle.supervisor.v1.SupervisorService.GetGraph:output_type -> staddle.supervisor.v1.GetGraphResponse
+	7,  // 36: staddle.supervisor.v1.SupervisorService.WatchGraph:output_type -> staddle.supervisor.v1.WatchGraphResponse
+	20, // 37: staddle.supervisor.v1.SupervisorService.StopComponent:output_type -> staddle.supervisor.v1.StopComponentResponse
+	22, // 38: staddle.supervisor.v1.SupervisorService.StartComponent:output_type -> staddle.supervisor.v1.StartComponentResponse
+	9,  // 39: staddle.supervisor.v1.SupervisorService.RestartComponent:output_type -> staddle.supervisor.v1.RestartComponentResponse
+	16, // 40: staddle.supervisor.v1.SupervisorService.UpgradeRunner:output_type -> staddle.supervisor.v1.UpgradeRunnerResponse
+	11, // 41: staddle.supervisor.v1.SupervisorService.GetSupervisor:output_type -> staddle.supervisor.v1.GetSupervisorResponse
+	14, // 42: staddle.supervisor.v1.SupervisorService.RestartSupervisor:output_type -> staddle.supervisor.v1.RestartSupervisorResponse
+	25, // 43: staddle.supervisor.v1.SupervisorService.ListEvents:output_type -> staddle.supervisor.v1.ListEventsResponse
+	27, // 44: staddle.supervisor.v1.SupervisorService.WatchEvents:output_type -> staddle.supervisor.v1.WatchEventsResponse
+	29, // 45: staddle.supervisor.v1.SupervisorService.ReadComponentLogs:output_type -> staddle.supervisor.v1.ReadComponentLogsResponse
+	32, // 46: staddle.supervisor.v1.SupervisorService.SetLogLevel:output_type -> staddle.supervisor.v1.SetLogLevelResponse
+	18, // 47: staddle.supervisor.v1.SupervisorService.Shutdown:output_type -> staddle.supervisor.v1.ShutdownResponse
+	35, // [35:48] is the sub-list for method output_type
+	22, // [22:35] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_staddle_supervisor_v1_supervisor_proto_init() }
@@ -1921,15 +2214,15 @@ func file_staddle_supervisor_v1_supervisor_proto_init() {
 	if File_staddle_supervisor_v1_supervisor_proto != nil {
 		return
 	}
-	file_staddle_supervisor_v1_supervisor_proto_msgTypes[15].OneofWrappers = []any{}
 	file_staddle_supervisor_v1_supervisor_proto_msgTypes[20].OneofWrappers = []any{}
+	file_staddle_supervisor_v1_supervisor_proto_msgTypes[25].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_staddle_supervisor_v1_supervisor_proto_rawDesc), len(file_staddle_supervisor_v1_supervisor_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   25,
+			NumMessages:   30,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -28,6 +28,8 @@ const (
 	SupervisorService_StartComponent_FullMethodName    = "/staddle.supervisor.v1.SupervisorService/StartComponent"
 	SupervisorService_RestartComponent_FullMethodName  = "/staddle.supervisor.v1.SupervisorService/RestartComponent"
 	SupervisorService_UpgradeRunner_FullMethodName     = "/staddle.supervisor.v1.SupervisorService/UpgradeRunner"
+	SupervisorService_GetSupervisor_FullMethodName     = "/staddle.supervisor.v1.SupervisorService/GetSupervisor"
+	SupervisorService_RestartSupervisor_FullMethodName = "/staddle.supervisor.v1.SupervisorService/RestartSupervisor"
 	SupervisorService_ListEvents_FullMethodName        = "/staddle.supervisor.v1.SupervisorService/ListEvents"
 	SupervisorService_WatchEvents_FullMethodName       = "/staddle.supervisor.v1.SupervisorService/WatchEvents"
 	SupervisorService_ReadComponentLogs_FullMethodName = "/staddle.supervisor.v1.SupervisorService/ReadComponentLogs"
@@ -80,9 +82,25 @@ type SupervisorServiceClient interface {
 	// nothing touched, while a component is not ready, PUT_BACK when the old binaries
 	// are back; Unavailable when the supervisor stops meanwhile.
 	UpgradeRunner(ctx context.Context, in *UpgradeRunnerRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[UpgradeRunnerResponse], error)
+	// GetSupervisor returns which program the supervisor's process runs. Answers at
+	// once, from memory. Safe to repeat.
+	GetSupervisor(ctx context.Context, in *GetSupervisorRequest, opts ...grpc.CallOption) (*GetSupervisorResponse, error)
+	// RestartSupervisor has the supervisor's process go on with the program that now
+	// stands in the place of its own, or with the same one anew, and with the
+	// configuration as it is now. The process id, the components, their sockets and
+	// files, the events and the counts stay. Before anything changes the new program is
+	// tried: it takes over stand-ins of all that it would be left, up to serving. The
+	// call returns when a later program than the one in the request serves; the
+	// connection breaks in between, and the call is to be repeated as it is. It goes on
+	// when the caller leaves. Safe to repeat. Returns, with nothing changed, Conflict
+	// with reason PROGRAM_REFUSED for a program that does not stand the trial,
+	// UPGRADE_RUNNING while an upgrade goes on, and without a reason for a program
+	// that there has not been yet; Unavailable when the supervisor stops. What became
+	// of it is an event of the component "supervisor" as well.
+	RestartSupervisor(ctx context.Context, in *RestartSupervisorRequest, opts ...grpc.CallOption) (*RestartSupervisorResponse, error)
 	// ListEvents returns the newest transitions of components that are kept, the
-	// oldest first. The last 1000 are kept, in memory, for the life of the
-	// supervisor. Answers at once. Safe to repeat. Returns NotFound if a component
+	// oldest first, among them what became of the supervisor's own program. The last
+	// 1000 are kept, in memory, for the life of the supervisor. Answers at once. Safe to repeat. Returns NotFound if a component
 	// is named that does not exist.
 	ListEvents(ctx context.Context, in *ListEventsRequest, opts ...grpc.CallOption) (*ListEventsResponse, error)
 	// WatchEvents sends the transitions that are kept and come after the position
@@ -203,6 +221,26 @@ func (c *supervisorServiceClient) UpgradeRunner(ctx context.Context, in *Upgrade
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type SupervisorService_UpgradeRunnerClient = grpc.ServerStreamingClient[UpgradeRunnerResponse]
 
+func (c *supervisorServiceClient) GetSupervisor(ctx context.Context, in *GetSupervisorRequest, opts ...grpc.CallOption) (*GetSupervisorResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetSupervisorResponse)
+	err := c.cc.Invoke(ctx, SupervisorService_GetSupervisor_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *supervisorServiceClient) RestartSupervisor(ctx context.Context, in *RestartSupervisorRequest, opts ...grpc.CallOption) (*RestartSupervisorResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RestartSupervisorResponse)
+	err := c.cc.Invoke(ctx, SupervisorService_RestartSupervisor_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *supervisorServiceClient) ListEvents(ctx context.Context, in *ListEventsRequest, opts ...grpc.CallOption) (*ListEventsResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListEventsResponse)
@@ -316,9 +354,25 @@ type SupervisorServiceServer interface {
 	// nothing touched, while a component is not ready, PUT_BACK when the old binaries
 	// are back; Unavailable when the supervisor stops meanwhile.
 	UpgradeRunner(*UpgradeRunnerRequest, grpc.ServerStreamingServer[UpgradeRunnerResponse]) error
+	// GetSupervisor returns which program the supervisor's process runs. Answers at
+	// once, from memory. Safe to repeat.
+	GetSupervisor(context.Context, *GetSupervisorRequest) (*GetSupervisorResponse, error)
+	// RestartSupervisor has the supervisor's process go on with the program that now
+	// stands in the place of its own, or with the same one anew, and with the
+	// configuration as it is now. The process id, the components, their sockets and
+	// files, the events and the counts stay. Before anything changes the new program is
+	// tried: it takes over stand-ins of all that it would be left, up to serving. The
+	// call returns when a later program than the one in the request serves; the
+	// connection breaks in between, and the call is to be repeated as it is. It goes on
+	// when the caller leaves. Safe to repeat. Returns, with nothing changed, Conflict
+	// with reason PROGRAM_REFUSED for a program that does not stand the trial,
+	// UPGRADE_RUNNING while an upgrade goes on, and without a reason for a program
+	// that there has not been yet; Unavailable when the supervisor stops. What became
+	// of it is an event of the component "supervisor" as well.
+	RestartSupervisor(context.Context, *RestartSupervisorRequest) (*RestartSupervisorResponse, error)
 	// ListEvents returns the newest transitions of components that are kept, the
-	// oldest first. The last 1000 are kept, in memory, for the life of the
-	// supervisor. Answers at once. Safe to repeat. Returns NotFound if a component
+	// oldest first, among them what became of the supervisor's own program. The last
+	// 1000 are kept, in memory, for the life of the supervisor. Answers at once. Safe to repeat. Returns NotFound if a component
 	// is named that does not exist.
 	ListEvents(context.Context, *ListEventsRequest) (*ListEventsResponse, error)
 	// WatchEvents sends the transitions that are kept and come after the position
@@ -378,6 +432,12 @@ func (UnimplementedSupervisorServiceServer) RestartComponent(context.Context, *R
 }
 func (UnimplementedSupervisorServiceServer) UpgradeRunner(*UpgradeRunnerRequest, grpc.ServerStreamingServer[UpgradeRunnerResponse]) error {
 	return status.Error(codes.Unimplemented, "method UpgradeRunner not implemented")
+}
+func (UnimplementedSupervisorServiceServer) GetSupervisor(context.Context, *GetSupervisorRequest) (*GetSupervisorResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetSupervisor not implemented")
+}
+func (UnimplementedSupervisorServiceServer) RestartSupervisor(context.Context, *RestartSupervisorRequest) (*RestartSupervisorResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RestartSupervisor not implemented")
 }
 func (UnimplementedSupervisorServiceServer) ListEvents(context.Context, *ListEventsRequest) (*ListEventsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListEvents not implemented")
@@ -509,6 +569,42 @@ func _SupervisorService_UpgradeRunner_Handler(srv interface{}, stream grpc.Serve
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type SupervisorService_UpgradeRunnerServer = grpc.ServerStreamingServer[UpgradeRunnerResponse]
 
+func _SupervisorService_GetSupervisor_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetSupervisorRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(SupervisorServiceServer).GetSupervisor(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: SupervisorService_GetSupervisor_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(SupervisorServiceServer).GetSupervisor(ctx, req.(*GetSupervisorRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _SupervisorService_RestartSupervisor_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RestartSupervisorRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(SupervisorServiceServer).RestartSupervisor(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: SupervisorService_RestartSupervisor_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(SupervisorServiceServer).RestartSupervisor(ctx, req.(*RestartSupervisorRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _SupervisorService_ListEvents_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ListEventsRequest)
 	if err := dec(in); err != nil {
@@ -607,6 +703,14 @@ var SupervisorService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "RestartComponent",
 			Handler:    _SupervisorService_RestartComponent_Handler,
+		},
+		{
+			MethodName: "GetSupervisor",
+			Handler:    _SupervisorService_GetSupervisor_Handler,
+		},
+		{
+			MethodName: "RestartSupervisor",
+			Handler:    _SupervisorService_RestartSupervisor_Handler,
 		},
 		{
 			MethodName: "ListEvents",

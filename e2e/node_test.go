@@ -6,6 +6,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"staddle.internal/e2e/bed"
 	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
@@ -49,6 +50,39 @@ func TestNode_LifeOfASandbox(t *testing.T) {
 	settled(t, b)
 }
 
+// killSettle is how long after a kill for memory the end of the main process is
+// taken for it, and a bit.
+const killSettle = 3 * time.Second
+
+// childrenEatTooMuch has the kernel end a child for memory, of a process that goes
+// on, and of one that then ends well: either way it is told, and not as its end.
+// What ends the main process by force afterwards is not the kernel. (LIF-5)
+func childrenEatTooMuch(t *testing.T, b *bed.Bed, limit *int64) {
+	main := probe("c", "feed", "200000000")
+	main.Limits = &resourcev1.ResourceLimits{MemoryLimitBytes: limit}
+	uid := ensure(t, b, "goes-on", spec(never, main))
+	got := await(t, b, uid, "to count the kill", func(s *resourcev1.SandboxStatus) bool {
+		return running(s) && s.GetContainers()[0].GetOomKills() == 1
+	})
+	<-time.After(killSettle) // until then nobody can tell it from the end of the main process
+	if err := syscall.Kill(int(pids(got)["c"]), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	got = await(t, b, uid, "ended", ended)
+	if exit := got.GetExits()[0]; exit.GetCode() != 137 || exit.GetOomKilled() || exit.GetOomKills() != 1 {
+		t.Errorf("got exit %v, want a signal of somebody else and one kill for memory", exit)
+	}
+	remove(t, b, uid)
+
+	main.Args = append(main.GetArgs(), "0")
+	uid = ensure(t, b, "ends-well", spec(never, main))
+	got = await(t, b, uid, "ended", ended)
+	if exit := got.GetExits()[0]; exit.GetCode() != 0 || exit.GetOomKilled() || exit.GetOomKills() != 1 {
+		t.Errorf("got exit %v, want code 0 and one kill for memory", exit)
+	}
+	remove(t, b, uid)
+}
+
 func TestNode_ExitsAreTold(t *testing.T) {
 	b, _ := alone(t, bed.Options{})
 	limit := int64(32 << 20)
@@ -73,6 +107,7 @@ func TestNode_ExitsAreTold(t *testing.T) {
 			remove(t, b, uid)
 		})
 	}
+	t.Run("memory of a child", func(t *testing.T) { childrenEatTooMuch(t, b, &limit) })
 	t.Run("killed from outside", func(t *testing.T) {
 		uid := ensure(t, b, "killed", spec(never, probe("c", "sleep")))
 		pid := pids(await(t, b, uid, "running", running))["c"]

@@ -8,6 +8,7 @@
 package sandbox
 
 import (
+	"fmt"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -103,8 +104,24 @@ func (s *Sandbox) Why() string {
 	case st.GetPhase() == resourcev1.SandboxPhase_SANDBOX_PHASE_UNSPECIFIED && s.Waiting != "":
 		return s.Waiting
 	default:
-		return ""
+		return s.killsForMemory()
 	}
+}
+
+// killsForMemory says of a sandbox that goes on that the kernel ended some of its
+// processes.
+func (s *Sandbox) killsForMemory() string {
+	var n uint64
+	for _, c := range s.Status.GetContainers() {
+		n += c.GetOomKills()
+	}
+	switch n {
+	case 0:
+		return ""
+	case 1:
+		return "1 process was ended for using more memory than the limit"
+	}
+	return fmt.Sprintf("%d processes were ended for using more memory than the limit", n)
 }
 
 // Exit returns how a container of the newest attempt ended, or nil.

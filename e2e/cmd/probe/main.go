@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"os/exec"
 	"os/signal"
 	"runtime/debug"
 	"strconv"
@@ -26,6 +27,8 @@ const usage = `probe VERB [ARG...]
   lines N                print N numbered lines and exit 0
   env NAME               print a variable and stay
   eat BYTES              use so much memory and stay
+  feed BYTES [CODE]      have a child use so much memory; print how it ended and
+                         stay, or exit with CODE
   serve PORT             answer each line on tcp with itself
   ask HOST:PORT TEXT     send a line, print the answer and stay
   where                  print user, working directory and arguments and exit 0`
@@ -68,6 +71,8 @@ func main() {
 		stay()
 	case "eat":
 		eat(number(args, 0))
+	case "feed":
+		feed(args)
 	case "serve":
 		serve(args[0])
 	case "ask":
@@ -134,6 +139,16 @@ func eat(n int) {
 		b[i] = 1
 	}
 	fmt.Printf("ate %d\n", n)
+	stay()
+}
+
+// feed outlives a child that takes more memory than there may be.
+func feed(args []string) {
+	child := exec.Command("/proc/self/exe", "eat", args[0])
+	fmt.Println("child:", child.Run())
+	if len(args) > 1 {
+		os.Exit(number(args, 1))
+	}
 	stay()
 }
 

@@ -162,6 +162,9 @@ type Container struct {
 	PID uint32
 	// StartedAt is when its main process was started, zero if never.
 	StartedAt time.Time
+	// OOMKills is how many of its processes the kernel has ended for memory, while it
+	// runs. The kernel counts, so nothing is missed while nobody asks.
+	OOMKills uint64
 	// Exit says how it ended. Set exactly when State is Exited.
 	Exit *Exit
 }
@@ -170,8 +173,11 @@ type Container struct {
 type Exit struct {
 	// Code is the exit code, 128 + signal if one ended it.
 	Code uint32
-	// OOMKilled is true when the kernel ended it for memory.
+	// OOMKilled is true when the kernel ended its main process for memory.
 	OOMKilled bool
+	// OOMKills is how many of its processes the kernel had ended for memory by then,
+	// the main one among them if OOMKilled.
+	OOMKills uint64
 	// Unknown is true when nobody can tell; Code means nothing then.
 	Unknown bool
 	// At is when it ended, or when that was noticed if Unknown.

@@ -57,7 +57,9 @@ var sentences = map[string]string{
 }
 
 // describeExit is one sentence about how a container ended.
-func describeExit(e *resourcev1.ContainerExit) string {
+func describeExit(e *resourcev1.ContainerExit) string { return describeEnd(e) + describeKills(e) }
+
+func describeEnd(e *resourcev1.ContainerExit) string {
 	switch {
 	case e.GetUnknown():
 		return fmt.Sprintf("container %s ended, nobody can tell how", e.GetContainer())

@@ -161,6 +161,7 @@ func noteExit(r *sandboxhostv1.SandboxRecord, c engine.Container, at moment) {
 		Attempt:   c.Note.GetAttempt(),
 		Unknown:   c.Exit.Unknown,
 		OomKilled: c.Exit.OOMKilled,
+		OomKills:  c.Exit.OOMKills,
 		ExitedAt:  timestamppb.New(c.Exit.At),
 	}
 	if c.Exit.At.IsZero() {
@@ -182,6 +183,7 @@ func noteExit(r *sandboxhostv1.SandboxRecord, c engine.Container, at moment) {
 	for _, cs := range s.GetContainers() {
 		if cs.GetName() == e.GetContainer() && e.GetAttempt() == s.GetAttempt() {
 			cs.Exit, cs.Pid = e, 0
+			cs.OomKills = max(cs.GetOomKills(), e.GetOomKills())
 		}
 	}
 }
@@ -222,6 +224,7 @@ func mirror(r *sandboxhostv1.SandboxRecord, o engine.Observed) {
 				continue
 			}
 			cs.Id, cs.Pid = c.ID, c.PID
+			cs.OomKills = max(cs.GetOomKills(), c.OOMKills)
 			if !c.StartedAt.IsZero() {
 				cs.StartedAt = timestamppb.New(c.StartedAt)
 			}

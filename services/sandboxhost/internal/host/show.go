@@ -72,6 +72,9 @@ func (k *keeper) publish(next *sandboxhostv1.SandboxRecord) {
 			logging.Attempt(int64(is.GetAttempt())), logging.Generation(int64(next.GetWish().GetGeneration())),
 			logging.Reason(is.GetReason()))
 	}
+	if before, now := oomKills(was), oomKills(is); now > before && was.GetAttempt() == is.GetAttempt() {
+		k.log.Warn("processes ended for memory", logging.Count(int(now-before)))
+	}
 	k.rec = next
 	state := k.state()
 	k.shown = shownNotes{held: state.GetHeld(), trouble: state.GetTrouble()}

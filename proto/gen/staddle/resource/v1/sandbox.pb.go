@@ -1103,7 +1103,11 @@ type ContainerStatus struct {
 	// When its process was started, by the node's wall clock. Unset means never.
 	StartedAt *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=started_at,json=startedAt,proto3" json:"started_at,omitempty"`
 	// How it ended. Unset while it has not.
-	Exit          *ContainerExit `protobuf:"bytes,5,opt,name=exit,proto3" json:"exit,omitempty"`
+	Exit *ContainerExit `protobuf:"bytes,5,opt,name=exit,proto3" json:"exit,omitempty"`
+	// How many of its processes the kernel has ended in this attempt for using more
+	// memory than its limit: the main one, a child of it, or a program executed
+	// beside it. As the kernel counts; it only grows. 0 also where nothing counts.
+	OomKills      uint64 `protobuf:"varint,6,opt,name=oom_kills,json=oomKills,proto3" json:"oom_kills,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1173,6 +1177,13 @@ func (x *ContainerStatus) GetExit() *ContainerExit {
 	return nil
 }
 
+func (x *ContainerStatus) GetOomKills() uint64 {
+	if x != nil {
+		return x.OomKills
+	}
+	return 0
+}
+
 // ContainerExit says how a container ended. An answer that was not to be had
 // is "unknown", never an invented code.
 type ContainerExit struct {
@@ -1186,12 +1197,17 @@ type ContainerExit struct {
 	Code uint32 `protobuf:"varint,3,opt,name=code,proto3" json:"code,omitempty"`
 	// Signal that ended it. 0 means none.
 	Signal uint32 `protobuf:"varint,4,opt,name=signal,proto3" json:"signal,omitempty"`
-	// True when the kernel ended it for using more memory than its limit.
+	// True when the kernel ended its main process for using more memory than its
+	// limit. What was done to its other processes is in oom_kills alone.
 	OomKilled bool `protobuf:"varint,5,opt,name=oom_killed,json=oomKilled,proto3" json:"oom_killed,omitempty"`
 	// True when nobody could tell how it ended.
 	Unknown bool `protobuf:"varint,6,opt,name=unknown,proto3" json:"unknown,omitempty"`
 	// When it ended, or, if unknown, when that was noticed.
-	ExitedAt      *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=exited_at,json=exitedAt,proto3" json:"exited_at,omitempty"`
+	ExitedAt *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=exited_at,json=exitedAt,proto3" json:"exited_at,omitempty"`
+	// How many of its processes the kernel had ended by then for using more memory
+	// than its limit, the main one among them if oom_killed is set. 0 also when
+	// unknown is set, or where nothing counts.
+	OomKills      uint64 `protobuf:"varint,8,opt,name=oom_kills,json=oomKills,proto3" json:"oom_kills,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1273,6 +1289,13 @@ func (x *ContainerExit) GetExitedAt() *timestamppb.Timestamp {
 		return x.ExitedAt
 	}
 	return nil
+}
+
+func (x *ContainerExit) GetOomKills() uint64 {
+	if x != nil {
+		return x.OomKills
+	}
+	return 0
 }
 
 var File_staddle_resource_v1_sandbox_proto protoreflect.FileDescriptor
@@ -1370,14 +1393,15 @@ const file_staddle_resource_v1_sandbox_proto_rawDesc = "" +
 	"\tPhaseTime\x12A\n" +
 	"\x05phase\x18\x01 \x01(\x0e2!.staddle.resource.v1.SandboxPhaseB\b\xbaH\x05\x82\x01\x02\x10\x01R\x05phase\x129\n" +
 	"\n" +
-	"entered_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\tenteredAt\"\xcd\x01\n" +
+	"entered_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\tenteredAt\"\xea\x01\n" +
 	"\x0fContainerStatus\x12\x1b\n" +
 	"\x04name\x18\x01 \x01(\tB\a\xbaH\x04r\x02\x18 R\x04name\x12\x18\n" +
 	"\x02id\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x02id\x12\x10\n" +
 	"\x03pid\x18\x03 \x01(\rR\x03pid\x129\n" +
 	"\n" +
 	"started_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\tstartedAt\x126\n" +
-	"\x04exit\x18\x05 \x01(\v2\".staddle.resource.v1.ContainerExitR\x04exit\"\xee\x01\n" +
+	"\x04exit\x18\x05 \x01(\v2\".staddle.resource.v1.ContainerExitR\x04exit\x12\x1b\n" +
+	"\toom_kills\x18\x06 \x01(\x04R\boomKills\"\x8b\x02\n" +
 	"\rContainerExit\x12%\n" +
 	"\tcontainer\x18\x01 \x01(\tB\a\xbaH\x04r\x02\x18 R\tcontainer\x12\x18\n" +
 	"\aattempt\x18\x02 \x01(\x04R\aattempt\x12\x12\n" +
@@ -1386,7 +1410,8 @@ const file_staddle_resource_v1_sandbox_proto_rawDesc = "" +
 	"\n" +
 	"oom_killed\x18\x05 \x01(\bR\toomKilled\x12\x18\n" +
 	"\aunknown\x18\x06 \x01(\bR\aunknown\x127\n" +
-	"\texited_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\bexitedAt*c\n" +
+	"\texited_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\bexitedAt\x12\x1b\n" +
+	"\toom_kills\x18\b \x01(\x04R\boomKills*c\n" +
 	"\fDesiredState\x12\x1d\n" +
 	"\x19DESIRED_STATE_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15DESIRED_STATE_RUNNING\x10\x01\x12\x19\n" +

@@ -42,6 +42,7 @@ type container struct {
 	startedAt time.Time    // zero while unknown
 	lostAt    time.Time    // when its task was found missing
 	exit      *engine.Exit // once known
+	kills     kills
 }
 
 // readNote reads the note of a record. A note of a newer version is an error.

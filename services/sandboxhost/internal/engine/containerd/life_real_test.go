@@ -206,7 +206,7 @@ func TestEngine_KilledForMemory(t *testing.T) {
 	c.Limits = &resourcev1.ResourceLimits{MemoryLimitBytes: &memory}
 	a := attempt(t, pushed(t), c)
 	n.run(t, a)
-	if exit := n.awaitExit(t, uidOf(a)); !exit.OOMKilled || exit.Code != killed {
+	if exit := n.awaitExit(t, uidOf(a)); !exit.OOMKilled || exit.OOMKills != 1 || exit.Code != killed {
 		t.Errorf("got %+v, want killed for memory", exit)
 	}
 	n.clear(t, uidOf(a))

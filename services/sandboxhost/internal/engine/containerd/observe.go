@@ -16,12 +16,8 @@ import (
 	"github.com/containerd/errdefs/pkg/errgrpc"
 
 	"staddle.internal/kit/id"
-	"staddle.internal/kit/logging"
 	"staddle.internal/services/sandboxhost/internal/engine"
 )
-
-// killed is the exit code of a process that SIGKILL ended.
-const killed = 137
 
 // Survivors lists every sandbox of which there is anything. See engine.Engine.
 func (e *Engine) Survivors(ctx context.Context) ([]id.Sandbox, error) {
@@ -141,6 +137,9 @@ func (e *Engine) observeContainer(ctx context.Context, c *containerd.Client, kno
 		return seen, nil
 	case task.Status_RUNNING, task.Status_PAUSED, task.Status_PAUSING:
 		seen.State, seen.PID = engine.Running, p.GetPid()
+		if seen.OOMKills, err = e.oomKillsRunning(known); err != nil {
+			return nil, err
+		}
 	case task.Status_STOPPED:
 		seen.State = engine.Exited
 		if seen.Exit, err = e.exitOf(known, p); err != nil {
@@ -182,27 +181,20 @@ func (e *Engine) observeWithoutTask(ctx context.Context, c *containerd.Client, k
 	return seen, nil
 }
 
-// exitOf says how the process ended. It was killed for memory if SIGKILL ended it
-// and the kernel counts such a kill in its control group, which lasts until the
-// task is deleted.
+// exitOf says how the process ended.
 func (e *Engine) exitOf(known *container, p *task.Process) (*engine.Exit, error) {
 	e.mu.Lock()
-	exit := known.exit
+	exit, lived := known.exit, known.kills
 	e.mu.Unlock()
 	if exit != nil {
 		return exit, nil
 	}
 	exit = &engine.Exit{Code: p.GetExitStatus(), At: p.GetExitedAt().AsTime()}
-	if known.group != "" {
-		kills, err := e.cgroups.OOMKills(known.group)
-		if err != nil {
-			return nil, err
-		}
-		exit.OOMKilled = exit.Code == killed && kills > 0
-		if kills > 0 && !exit.OOMKilled {
-			e.log.Warn("process of container killed for memory", known.uid.Attr(), logging.Component(known.id))
-		}
+	var err error
+	if exit.OOMKills, err = e.oomKills(known); err != nil {
+		return nil, err
 	}
+	exit.OOMKilled = lived.ended(exit.Code, exit.OOMKills, exit.At)
 	e.mu.Lock()
 	known.exit = exit
 	e.mu.Unlock()

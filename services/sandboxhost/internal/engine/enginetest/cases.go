@@ -50,7 +50,7 @@ func testLife(t *testing.T, b *bench) {
 	if c.State != engine.Running || c.PID == 0 || c.StartedAt.IsZero() || c.Exit != nil || !b.survives(a) {
 		t.Fatalf("started, got %+v", c)
 	}
-	if exit := b.terminate(a, "a"); exit.Unknown || exit.At.IsZero() || exit.OOMKilled {
+	if exit := b.terminate(a, "a"); exit.Unknown || exit.At.IsZero() || exit.OOMKilled || exit.OOMKills > 0 {
 		t.Errorf("stopped, got %+v", exit)
 	}
 	b.signal(a, "a", syscall.SIGTERM)

@@ -1,0 +1,64 @@
+package containerd
+
+import "time"
+
+// killed is the exit code of a process that SIGKILL ended.
+const killed = 137
+
+// killSettle is how long the main process may take to be gone after the kernel has
+// counted that it ends it for memory. One that is there for longer has lived through
+// it.
+const killSettle = 2 * time.Second
+
+// kills is what was seen of the kernel's count of the processes of a container that
+// it ended for memory.
+type kills struct {
+	count  uint64
+	since  time.Time // when count was first seen
+	before uint64    // what the container had lived through then
+}
+
+// saw takes in the count at a time.
+func (k kills) saw(count uint64, at time.Time) kills {
+	if count <= k.count {
+		return k
+	}
+	return kills{count: count, since: at, before: k.lived(at)}
+}
+
+// lived is how many kills a container that is there at a time has lived through.
+func (k kills) lived(at time.Time) uint64 {
+	if at.Sub(k.since) > killSettle {
+		return k.count
+	}
+	return k.before
+}
+
+// ended says whether a kill for memory was the end of the main process: SIGKILL
+// ended it, and more are counted than it had lived through. So a SIGKILL of somebody
+// else after a child was ended for memory is not the kernel's; of what happened while
+// nobody looked the last is.
+func (k kills) ended(code uint32, count uint64, at time.Time) bool {
+	return code == killed && count > k.lived(at)
+}
+
+// oomKills is how many processes of a container were ended for memory. Its control
+// group, which counts, lasts until the task is deleted.
+func (e *Engine) oomKills(known *container) (uint64, error) {
+	if known.group == "" {
+		return 0, nil
+	}
+	return e.cgroups.OOMKills(known.group)
+}
+
+// oomKillsRunning is the same of one that runs, and remembers it.
+func (e *Engine) oomKillsRunning(known *container) (uint64, error) {
+	count, err := e.oomKills(known)
+	if err != nil {
+		return 0, err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	known.kills = known.kills.saw(count, now())
+	return count, nil
+}

@@ -168,6 +168,11 @@ func stands(want *sandboxhostv1.Hold, have []*sandboxhostv1.Hold) bool {
 	})
 }
 
+// sameHolds says whether two lists are the same holds; both are ordered by purpose.
+func sameHolds(a, b []*sandboxhostv1.Hold) bool {
+	return slices.EqualFunc(a, b, func(x, y *sandboxhostv1.Hold) bool { return proto.Equal(x, y) })
+}
+
 func copyOf(r *presencev1.AdmissionRecord) *presencev1.AdmissionRecord {
 	if r == nil {
 		return &presencev1.AdmissionRecord{}

@@ -33,6 +33,11 @@ func (h host) Holds(ctx context.Context) ([]*sandboxhostv1.Hold, error) {
 	return resp.GetHolds(), err
 }
 
+func (h host) WatchHolds(ctx context.Context, tell func(*sandboxhostv1.WatchHoldsResponse)) error {
+	stream, err := h.holds.WatchHolds(ctx, &sandboxhostv1.WatchHoldsRequest{})
+	return receive(stream, err, tell)
+}
+
 func (h host) Ensure(ctx context.Context, hold *sandboxhostv1.Hold) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()

@@ -40,6 +40,9 @@ type Config struct {
 type Host interface {
 	// Holds returns the holds that stand.
 	Holds(ctx context.Context) ([]*sandboxhostv1.Hold, error)
+	// WatchHolds tells all that stand, and again after each change, until it ends, and
+	// returns why, never nil.
+	WatchHolds(ctx context.Context, tell func(*sandboxhostv1.WatchHoldsResponse)) error
 	// Ensure places a hold.
 	Ensure(ctx context.Context, hold *sandboxhostv1.Hold) error
 	// Lift takes a hold away.
@@ -59,12 +62,8 @@ type Deps struct {
 	Log *slog.Logger
 }
 
-const (
-	// tellLimit is how long a drain waits for the cluster to be told of the cordon.
-	tellLimit = 3 * time.Second
-	// recheck is how often the holds are asked for although nobody said that they changed.
-	recheck = 30 * time.Second
-)
+// tellLimit is how long a drain waits for the cluster to be told of the cordon.
+const tellLimit = 3 * time.Second
 
 // retry is the wait after sandboxhost did not answer.
 var retry = backoff.Policy{Initial: 50 * time.Millisecond, Cap: 2 * time.Second, Stable: 10 * time.Second}
@@ -144,36 +143,6 @@ func (k *Keeper) close(cause error) error {
 	return cause
 }
 
-// round makes the holds match once, and follows what comes of it until something
-// else is wanted; then it returns nil.
-func (k *Keeper) round(ctx context.Context) error {
-	have, err := k.deps.Host.Holds(ctx)
-	if err != nil {
-		return err
-	}
-	want, wait, err := k.want(have)
-	if err != nil {
-		return err
-	}
-	ensure, lift := difference(want, have)
-	for _, h := range ensure {
-		if err := k.deps.Host.Ensure(ctx, h); err != nil {
-			return err
-		}
-	}
-	for _, p := range lift {
-		if err := k.deps.Host.Lift(ctx, p); err != nil {
-			return err
-		}
-	}
-	k.change(func() { k.confirm(want) })
-	if len(want) == 0 {
-		k.pause(ctx, min(wait, recheck))
-		return nil
-	}
-	return k.follow(ctx, want, wait)
-}
-
 // confirm takes note of the holds that stand now. What was listed before counts no
 // more: a sandbox that is missing there may have been started since.
 func (k *Keeper) confirm(holds []*sandboxhostv1.Hold) {
@@ -182,7 +151,8 @@ func (k *Keeper) confirm(holds []*sandboxhostv1.Hold) {
 	k.seen.synced.sandboxes, k.seen.synced.grants = false, false
 }
 
-// want says which holds should stand, and after what time that may be different. A
+// want says which holds should stand, and after what time that may be different by
+// itself, 0 if it is not. A
 // drain waits a moment for the cluster to be told: what is not placed here need not be
 // stopped.
 func (k *Keeper) want(have []*sandboxhostv1.Hold) ([]*sandboxhostv1.Hold, time.Duration, error) {
@@ -196,7 +166,7 @@ func (k *Keeper) want(have []*sandboxhostv1.Hold) ([]*sandboxhostv1.Hold, time.D
 	left := time.Until(k.askedAt.Add(tellLimit))
 	if k.record.GetDrain() == nil || k.seen.told || left <= 0 {
 		k.seen.told = k.record.GetDrain() != nil
-		return wanted(k.record), recheck, nil
+		return wanted(k.record), 0, nil
 	}
 	early := proto.CloneOf(k.record)
 	early.Drain = nil
@@ -222,41 +192,6 @@ func (k *Keeper) recoverLocked(have []*sandboxhostv1.Hold) error {
 	k.record = r
 	k.publishLocked()
 	return nil
-}
-
-// follow watches sandboxes and grants under the holds until something else is wanted.
-func (k *Keeper) follow(ctx context.Context, want []*sandboxhostv1.Hold, wait time.Duration) error {
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	ended := make(chan error, 2)
-	wg.Go(func() { ended <- k.deps.Host.Sandboxes(ctx, k.sandbox) }) // waited for above, like the other
-	wg.Go(func() { ended <- k.deps.Host.Grants(ctx, k.grant) })
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
-	for {
-		select {
-		case err := <-ended:
-			return err
-		case <-ctx.Done():
-			return nil
-		case <-k.wake:
-		case <-timer.C:
-		}
-		have, err := k.deps.Host.Holds(ctx)
-		if err != nil {
-			return err
-		}
-		next, again, err := k.want(have)
-		if err != nil {
-			return err
-		}
-		if ensure, lift := difference(next, have); len(ensure)+len(lift) > 0 || len(next) != len(want) {
-			return nil
-		}
-		timer.Reset(again)
-	}
 }
 
 // sandbox takes one message about sandboxes.

@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,120 +13,10 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"staddle.internal/kit/fault"
-	"staddle.internal/kit/watch"
 	presencev1 "staddle.internal/proto/gen/staddle/presence/v1"
 	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
 	sandboxhostv1 "staddle.internal/proto/gen/staddle/sandboxhost/v1"
 )
-
-// fakeHost is a sandboxhost: it holds what it is asked to and ends nothing by itself.
-type fakeHost struct {
-	boxes  *watch.Hub[string, *sandboxhostv1.SandboxState]
-	grants *watch.Hub[string, *sandboxhostv1.Grant]
-
-	mu     sync.Mutex // guards all below
-	holds  map[sandboxhostv1.HoldPurpose]*sandboxhostv1.Hold
-	away   error
-	cut    func() // ends the streams
-	placed int
-}
-
-func newFakeHost() *fakeHost {
-	return &fakeHost{
-		boxes: watch.New[string, *sandboxhostv1.SandboxState](), grants: watch.New[string, *sandboxhostv1.Grant](),
-		holds: map[sandboxhostv1.HoldPurpose]*sandboxhostv1.Hold{}, cut: func() {},
-	}
-}
-
-func (f *fakeHost) Holds(context.Context) ([]*sandboxhostv1.Hold, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	var all []*sandboxhostv1.Hold
-	for _, h := range f.holds {
-		all = append(all, h)
-	}
-	return all, f.away
-}
-
-func (f *fakeHost) Ensure(_ context.Context, h *sandboxhostv1.Hold) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.away == nil {
-		f.placed++
-		f.holds[h.GetPurpose()] = h
-	}
-	return f.away
-}
-
-func (f *fakeHost) Lift(_ context.Context, p sandboxhostv1.HoldPurpose) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.away == nil {
-		delete(f.holds, p)
-	}
-	return f.away
-}
-
-// stream is a context that ends when the host goes away.
-func (f *fakeHost) stream(ctx context.Context) (context.Context, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	ctx, cancel := context.WithCancel(ctx)
-	before := f.cut
-	f.cut = func() { before(); cancel() }
-	return ctx, f.away
-}
-
-func (f *fakeHost) Sandboxes(ctx context.Context, tell func(*sandboxhostv1.WatchSandboxesResponse)) error {
-	ctx, err := f.stream(ctx)
-	if err != nil {
-		return err
-	}
-	for ev := range f.boxes.Subscribe(ctx) {
-		switch ev.Kind {
-		case watch.Synced:
-			tell(&sandboxhostv1.WatchSandboxesResponse{Event: &sandboxhostv1.WatchSandboxesResponse_Synced{Synced: true}})
-		case watch.Deleted:
-			tell(&sandboxhostv1.WatchSandboxesResponse{Event: &sandboxhostv1.WatchSandboxesResponse_Forgotten{Forgotten: ev.Value}})
-		default:
-			tell(&sandboxhostv1.WatchSandboxesResponse{Event: &sandboxhostv1.WatchSandboxesResponse_Changed{Changed: ev.Value}})
-		}
-	}
-	return fault.New(fault.Unavailable, "the stream ended")
-}
-
-func (f *fakeHost) Grants(ctx context.Context, tell func(*sandboxhostv1.WatchGrantsResponse)) error {
-	ctx, err := f.stream(ctx)
-	if err != nil {
-		return err
-	}
-	for ev := range f.grants.Subscribe(ctx) {
-		if ev.Kind == watch.Synced {
-			tell(&sandboxhostv1.WatchGrantsResponse{Event: &sandboxhostv1.WatchGrantsResponse_Synced{Synced: true}})
-			continue
-		}
-		tell(&sandboxhostv1.WatchGrantsResponse{Event: &sandboxhostv1.WatchGrantsResponse_Changed{Changed: ev.Value}})
-	}
-	return fault.New(fault.Unavailable, "the stream ended")
-}
-
-// leave takes the host away, or lets it come back.
-func (f *fakeHost) leave(away error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.away = away
-	if away != nil {
-		f.cut()
-		f.cut = func() {}
-	}
-}
-
-// standing lists the purposes of the holds that stand.
-func (f *fakeHost) standing() (drain, shutdown bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.holds[forDrain] != nil, f.holds[forShutdown] != nil
-}
 
 // world is a keeper that can be killed and started again, in a bubble of fake time.
 type world struct {
@@ -305,14 +194,45 @@ func TestKeeper_PlacesAHoldOnceAndAgainWhenItIsGone(t *testing.T) {
 		w.after(10 * time.Minute)
 		w.host.mu.Lock()
 		placed := w.host.placed
-		delete(w.host.holds, forDrain) // somebody meddles
 		w.host.mu.Unlock()
 		if placed != 1 {
 			t.Errorf("the hold was placed %d times, want once", placed)
 		}
-		w.after(2 * recheck)
+		w.host.change(forDrain, nil) // somebody meddles
+		w.after(0)
 		if drain, _ := w.host.standing(); !drain {
 			t.Error("a hold that was taken away is not placed again")
+		}
+	})
+}
+
+// Nothing is asked for at rest, drained or not, and what somebody else does to the holds
+// is undone at once all the same.
+func TestKeeper_AsksForNothingAtRest(t *testing.T) {
+	inBubble(t, func(w *world) {
+		for _, when := range []string{"open", "drained", "open again"} {
+			switch when {
+			case "drained":
+				w.drain(&presencev1.DrainRequest{})
+				w.keep.Told(true)
+			case "open again":
+				if _, err := w.keep.Uncordon(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			w.after(tellLimit)
+			before := w.host.questions()
+			w.after(24 * time.Hour)
+			if n := w.host.questions() - before; n != 0 {
+				t.Errorf("%s: the holds were asked for %d times in a day at rest", when, n)
+			}
+			if when == "open again" { // before, nobody knows what was asked for
+				w.host.change(forDrain, holdOf(forDrain, &presencev1.DrainRecord{BootId: boot}))
+				w.after(0)
+				if drain, _ := w.host.standing(); drain {
+					t.Errorf("%s: a hold that nobody asked for stands", when)
+				}
+			}
 		}
 	})
 }

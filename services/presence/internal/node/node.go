@@ -208,7 +208,7 @@ func (n *Node) tell(ctx context.Context, s *state) time.Time {
 	now := time.Now()
 	conditions, due := s.conditions(now)
 	n.announce(s, conditions)
-	n.deps.Admission.Told(s.record.GetNode().GetStatus().GetCordoned())
+	n.deps.Admission.Told(s.record.GetNode().GetStatus().GetCordoned() || s.record.GetNode().GetSpec().GetCordoned())
 	status, again := s.report(now, conditions)
 	if status != nil {
 		n.report(ctx, s, status, now)

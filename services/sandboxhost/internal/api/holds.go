@@ -13,6 +13,7 @@ type holder interface {
 	EnsureHold(want *sandboxhostv1.Hold) (*sandboxhostv1.Hold, error)
 	LiftHold(purpose sandboxhostv1.HoldPurpose) error
 	Holds() ([]*sandboxhostv1.Hold, error)
+	FollowHolds(ctx context.Context, tell func([]*sandboxhostv1.Hold) error) error
 }
 
 // holdServer implements HoldService.
@@ -50,4 +51,11 @@ func (s *holdServer) ListHolds(context.Context, *sandboxhostv1.ListHoldsRequest)
 		return nil, err
 	}
 	return &sandboxhostv1.ListHoldsResponse{Holds: all}, nil
+}
+
+// WatchHolds tells which holds stand, and of each change.
+func (s *holdServer) WatchHolds(_ *sandboxhostv1.WatchHoldsRequest, stream grpc.ServerStreamingServer[sandboxhostv1.WatchHoldsResponse]) error {
+	return s.host.FollowHolds(stream.Context(), func(all []*sandboxhostv1.Hold) error {
+		return stream.Send(&sandboxhostv1.WatchHoldsResponse{Holds: all})
+	})
 }

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -12,6 +13,7 @@ import (
 	"staddle.internal/kit/fault"
 	"staddle.internal/kit/journal"
 	"staddle.internal/kit/logging"
+	"staddle.internal/kit/watch"
 
 	sandboxhostv1 "staddle.internal/proto/gen/staddle/sandboxhost/v1"
 )
@@ -113,6 +115,32 @@ func (h *Host) Holds() ([]*sandboxhostv1.Hold, error) {
 	return h.holds.Load().all, nil
 }
 
+// FollowHolds calls tell with the holds that stand, now and after each change, until ctx
+// ends or tell fails. All rules of HoldService.WatchHolds hold.
+func (h *Host) FollowHolds(ctx context.Context, tell func([]*sandboxhostv1.Hold) error) error {
+	if _, err := h.find(""); err != nil { // not before adoption: what is unknown would look like "none"
+		return err
+	}
+	for ev := range h.told.Subscribe(ctx) {
+		if ev.Kind == watch.Synced {
+			continue
+		}
+		if err := tell(ev.Value); err != nil {
+			return err
+		}
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return fault.New(fault.Unavailable, "the reader is too far behind, watch again")
+}
+
+// setHolds makes holds count, and tells of them.
+func (h *Host) setHolds(all *holds) {
+	h.holds.Store(all)
+	h.told.Set(struct{}{}, all.all)
+}
+
 // EnsureHold keeps sandboxes stopped. All rules of HoldService.EnsureHold hold.
 func (h *Host) EnsureHold(want *sandboxhostv1.Hold) (*sandboxhostv1.Hold, error) {
 	if _, err := h.find(""); err != nil {
@@ -166,7 +194,7 @@ func (h *Host) changeHolds(purpose sandboxhostv1.HoldPurpose, one *sandboxhostv1
 	if err := h.saveHold(purpose, one); err != nil {
 		return err
 	}
-	h.holds.Store(h.holds.Load().with(purpose, one))
+	h.setHolds(h.holds.Load().with(purpose, one))
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, k := range h.keepers {
@@ -204,7 +232,7 @@ func (h *Host) adoptHolds(noted []*sandboxhostv1.Hold) error {
 			all = all.with(is.GetPurpose(), is)
 		}
 	}
-	h.holds.Store(all)
+	h.setHolds(all)
 	return nil
 }
 

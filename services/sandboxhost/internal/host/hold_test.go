@@ -2,6 +2,9 @@ package host_test
 
 import (
 	"context"
+	"errors"
+	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -256,6 +259,52 @@ func TestHost_UnreadableIsNotDead(t *testing.T) {
 		})
 		if s.GetDead() {
 			n.t.Errorf("a sandbox with an unreadable container is called dead: %v", s)
+		}
+	})
+}
+
+// Whoever follows the holds hears of each that stands, also of those from before a kill
+// of the host, and of each change.
+func TestHost_FollowHolds(t *testing.T) {
+	inBubble(t, func(n *node) {
+		n.hold(&sandboxhostv1.Hold{Purpose: drain})
+		n.kill()
+		if err := n.host.FollowHolds(n.t.Context(), func([]*sandboxhostv1.Hold) error { return nil }); !errors.Is(err, fault.Unavailable) {
+			n.t.Errorf("a host that does not run: %v, want Unavailable", err)
+		}
+		n.start()
+		ctx, cancel := context.WithCancel(n.t.Context())
+		defer cancel()
+		var told [][]*sandboxhostv1.Hold // by the goroutine below, and read while it waits
+		ended := make(chan error, 1)
+		go func() { // ends with ctx; waited for below
+			ended <- n.host.FollowHolds(ctx, func(all []*sandboxhostv1.Hold) error {
+				told = append(told, all)
+				return nil
+			})
+		}()
+		synctest.Wait()
+		n.hold(&sandboxhostv1.Hold{Purpose: shutdown, UntilReboot: true})
+		synctest.Wait()
+		n.lift(drain)
+		synctest.Wait()
+		n.lift(drain) // changes nothing
+		synctest.Wait()
+		var got []string
+		for _, all := range told {
+			var names []string
+			for _, h := range all {
+				names = append(names, h.GetPurpose().String())
+			}
+			got = append(got, strings.Join(names, "+"))
+		}
+		want := []string{"HOLD_PURPOSE_DRAIN", "HOLD_PURPOSE_DRAIN+HOLD_PURPOSE_SHUTDOWN", "HOLD_PURPOSE_SHUTDOWN"}
+		if !slices.Equal(got, want) {
+			n.t.Errorf("told of %q, want %q", got, want)
+		}
+		cancel()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			n.t.Errorf("the follower ended with %v", err)
 		}
 	})
 }

@@ -108,6 +108,7 @@ type Host struct {
 
 	holds    atomic.Pointer[holds] // never nil; what is in it is not changed
 	holdings sync.Mutex            // held over the change of holds, in the journal too
+	told     *watch.Hub[struct{}, []*sandboxhostv1.Hold]
 
 	mu      sync.Mutex // guards all below
 	open    bool       // adoption is done and Run goes on
@@ -135,8 +136,9 @@ func New(cfg Config, deps Deps) *Host {
 		keepers: make(map[id.Sandbox]*keeper),
 		names:   make(map[string]id.Sandbox),
 		tombs:   make(map[id.Sandbox]*sandboxhostv1.Tombstone),
+		told:    watch.New[struct{}, []*sandboxhostv1.Hold](),
 	}
-	h.holds.Store(&holds{})
+	h.setHolds(&holds{})
 	return h
 }
 

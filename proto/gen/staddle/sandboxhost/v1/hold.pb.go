@@ -483,6 +483,89 @@ func (x *ListHoldsResponse) GetHolds() []*Hold {
 	return nil
 }
 
+// WatchHoldsRequest asks for the holds and their changes.
+type WatchHoldsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchHoldsRequest) Reset() {
+	*x = WatchHoldsRequest{}
+	mi := &file_staddle_sandboxhost_v1_hold_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchHoldsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchHoldsRequest) ProtoMessage() {}
+
+func (x *WatchHoldsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_staddle_sandboxhost_v1_hold_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchHoldsRequest.ProtoReflect.Descriptor instead.
+func (*WatchHoldsRequest) Descriptor() ([]byte, []int) {
+	return file_staddle_sandboxhost_v1_hold_proto_rawDescGZIP(), []int{7}
+}
+
+// WatchHoldsResponse is all holds at one moment.
+type WatchHoldsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The holds, by purpose. Empty means that none stands.
+	Holds         []*Hold `protobuf:"bytes,1,rep,name=holds,proto3" json:"holds,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchHoldsResponse) Reset() {
+	*x = WatchHoldsResponse{}
+	mi := &file_staddle_sandboxhost_v1_hold_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchHoldsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchHoldsResponse) ProtoMessage() {}
+
+func (x *WatchHoldsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_staddle_sandboxhost_v1_hold_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchHoldsResponse.ProtoReflect.Descriptor instead.
+func (*WatchHoldsResponse) Descriptor() ([]byte, []int) {
+	return file_staddle_sandboxhost_v1_hold_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *WatchHoldsResponse) GetHolds() []*Hold {
+	if x != nil {
+		return x.Holds
+	}
+	return nil
+}
+
 var File_staddle_sandboxhost_v1_hold_proto protoreflect.FileDescriptor
 
 const file_staddle_sandboxhost_v1_hold_proto_rawDesc = "" +
@@ -506,6 +589,9 @@ const file_staddle_sandboxhost_v1_hold_proto_rawDesc = "" +
 	"\x10LiftHoldResponse\"\x12\n" +
 	"\x10ListHoldsRequest\"G\n" +
 	"\x11ListHoldsResponse\x122\n" +
+	"\x05holds\x18\x01 \x03(\v2\x1c.staddle.sandboxhost.v1.HoldR\x05holds\"\x13\n" +
+	"\x11WatchHoldsRequest\"H\n" +
+	"\x12WatchHoldsResponse\x122\n" +
 	"\x05holds\x18\x01 \x03(\v2\x1c.staddle.sandboxhost.v1.HoldR\x05holds*^\n" +
 	"\vHoldPurpose\x12\x1c\n" +
 	"\x18HOLD_PURPOSE_UNSPECIFIED\x10\x00\x12\x16\n" +
@@ -514,7 +600,7 @@ const file_staddle_sandboxhost_v1_hold_proto_rawDesc = "" +
 	"\tHoldScope\x12\x1a\n" +
 	"\x16HOLD_SCOPE_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eHOLD_SCOPE_ALL\x10\x01\x12\x16\n" +
-	"\x12HOLD_SCOPE_CLUSTER\x10\x022\xda\x02\n" +
+	"\x12HOLD_SCOPE_CLUSTER\x10\x022\xce\x03\n" +
 	"\vHoldService\x12p\n" +
 	"\n" +
 	"EnsureHold\x12).staddle.sandboxhost.v1.EnsureHoldRequest\x1a*.staddle.sandboxhost.v1.EnsureHoldResponse\"\v\x8a\xb5\x18\x04\n" +
@@ -522,7 +608,10 @@ const file_staddle_sandboxhost_v1_hold_proto_rawDesc = "" +
 	"\bLiftHold\x12'.staddle.sandboxhost.v1.LiftHoldRequest\x1a(.staddle.sandboxhost.v1.LiftHoldResponse\"\v\x8a\xb5\x18\x04\n" +
 	"\x02\x01\a\x90\x02\x02\x12m\n" +
 	"\tListHolds\x12(.staddle.sandboxhost.v1.ListHoldsRequest\x1a).staddle.sandboxhost.v1.ListHoldsResponse\"\v\x8a\xb5\x18\x04\n" +
-	"\x02\x01\a\x90\x02\x01B\xe2\x01\n" +
+	"\x02\x01\a\x90\x02\x01\x12r\n" +
+	"\n" +
+	"WatchHolds\x12).staddle.sandboxhost.v1.WatchHoldsRequest\x1a*.staddle.sandboxhost.v1.WatchHoldsResponse\"\v\x8a\xb5\x18\x04\n" +
+	"\x02\x01\a\x90\x02\x010\x01B\xe2\x01\n" +
 	"\x1acom.staddle.sandboxhost.v1B\tHoldProtoP\x01Z?staddle.internal/proto/gen/staddle/sandboxhost/v1;sandboxhostv1\xa2\x02\x03SSX\xaa\x02\x16Staddle.Sandboxhost.V1\xca\x02\x16Staddle\\Sandboxhost\\V1\xe2\x02\"Staddle\\Sandboxhost\\V1\\GPBMetadata\xea\x02\x18Staddle::Sandboxhost::V1b\x06proto3"
 
 var (
@@ -538,7 +627,7 @@ func file_staddle_sandboxhost_v1_hold_proto_rawDescGZIP() []byte {
 }
 
 var file_staddle_sandboxhost_v1_hold_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_staddle_sandboxhost_v1_hold_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_staddle_sandboxhost_v1_hold_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
 var file_staddle_sandboxhost_v1_hold_proto_goTypes = []any{
 	(HoldPurpose)(0),              // 0: staddle.sandboxhost.v1.HoldPurpose
 	(HoldScope)(0),                // 1: staddle.sandboxhost.v1.HoldScope
@@ -549,29 +638,34 @@ var file_staddle_sandboxhost_v1_hold_proto_goTypes = []any{
 	(*LiftHoldResponse)(nil),      // 6: staddle.sandboxhost.v1.LiftHoldResponse
 	(*ListHoldsRequest)(nil),      // 7: staddle.sandboxhost.v1.ListHoldsRequest
 	(*ListHoldsResponse)(nil),     // 8: staddle.sandboxhost.v1.ListHoldsResponse
-	(*durationpb.Duration)(nil),   // 9: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil), // 10: google.protobuf.Timestamp
+	(*WatchHoldsRequest)(nil),     // 9: staddle.sandboxhost.v1.WatchHoldsRequest
+	(*WatchHoldsResponse)(nil),    // 10: staddle.sandboxhost.v1.WatchHoldsResponse
+	(*durationpb.Duration)(nil),   // 11: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil), // 12: google.protobuf.Timestamp
 }
 var file_staddle_sandboxhost_v1_hold_proto_depIdxs = []int32{
 	0,  // 0: staddle.sandboxhost.v1.Hold.purpose:type_name -> staddle.sandboxhost.v1.HoldPurpose
 	1,  // 1: staddle.sandboxhost.v1.Hold.scope:type_name -> staddle.sandboxhost.v1.HoldScope
-	9,  // 2: staddle.sandboxhost.v1.Hold.deadline_boottime:type_name -> google.protobuf.Duration
-	10, // 3: staddle.sandboxhost.v1.Hold.held_at:type_name -> google.protobuf.Timestamp
+	11, // 2: staddle.sandboxhost.v1.Hold.deadline_boottime:type_name -> google.protobuf.Duration
+	12, // 3: staddle.sandboxhost.v1.Hold.held_at:type_name -> google.protobuf.Timestamp
 	2,  // 4: staddle.sandboxhost.v1.EnsureHoldRequest.hold:type_name -> staddle.sandboxhost.v1.Hold
 	2,  // 5: staddle.sandboxhost.v1.EnsureHoldResponse.hold:type_name -> staddle.sandboxhost.v1.Hold
 	0,  // 6: staddle.sandboxhost.v1.LiftHoldRequest.purpose:type_name -> staddle.sandboxhost.v1.HoldPurpose
 	2,  // 7: staddle.sandboxhost.v1.ListHoldsResponse.holds:type_name -> staddle.sandboxhost.v1.Hold
-	3,  // 8: staddle.sandboxhost.v1.HoldService.EnsureHold:input_type -> staddle.sandboxhost.v1.EnsureHoldRequest
-	5,  // 9: staddle.sandboxhost.v1.HoldService.LiftHold:input_type -> staddle.sandboxhost.v1.LiftHoldRequest
-	7,  // 10: staddle.sandboxhost.v1.HoldService.ListHolds:input_type -> staddle.sandboxhost.v1.ListHoldsRequest
-	4,  // 11: staddle.sandboxhost.v1.HoldService.EnsureHold:output_type -> staddle.sandboxhost.v1.EnsureHoldResponse
-	6,  // 12: staddle.sandboxhost.v1.HoldService.LiftHold:output_type -> staddle.sandboxhost.v1.LiftHoldResponse
-	8,  // 13: staddle.sandboxhost.v1.HoldService.ListHolds:output_type -> staddle.sandboxhost.v1.ListHoldsResponse
-	11, // [11:14] is the sub-list for method output_type
-	8,  // [8:11] is the sub-list for method input_type
-	8,  // [8:8] is the sub-list for extension type_name
-	8,  // [8:8] is the sub-list for extension extendee
-	0,  // [0:8] is the sub-list for field type_name
+	2,  // 8: staddle.sandboxhost.v1.WatchHoldsResponse.holds:type_name -> staddle.sandboxhost.v1.Hold
+	3,  // 9: staddle.sandboxhost.v1.HoldService.EnsureHold:input_type -> staddle.sandboxhost.v1.EnsureHoldRequest
+	5,  // 10: staddle.sandboxhost.v1.HoldService.LiftHold:input_type -> staddle.sandboxhost.v1.LiftHoldRequest
+	7,  // 11: staddle.sandboxhost.v1.HoldService.ListHolds:input_type -> staddle.sandboxhost.v1.ListHoldsRequest
+	9,  // 12: staddle.sandboxhost.v1.HoldService.WatchHolds:input_type -> staddle.sandboxhost.v1.WatchHoldsRequest
+	4,  // 13: staddle.sandboxhost.v1.HoldService.EnsureHold:output_type -> staddle.sandboxhost.v1.EnsureHoldResponse
+	6,  // 14: staddle.sandboxhost.v1.HoldService.LiftHold:output_type -> staddle.sandboxhost.v1.LiftHoldResponse
+	8,  // 15: staddle.sandboxhost.v1.HoldService.ListHolds:output_type -> staddle.sandboxhost.v1.ListHoldsResponse
+	10, // 16: staddle.sandboxhost.v1.HoldService.WatchHolds:output_type -> staddle.sandboxhost.v1.WatchHoldsResponse
+	13, // [13:17] is the sub-list for method output_type
+	9,  // [9:13] is the sub-list for method input_type
+	9,  // [9:9] is the sub-list for extension type_name
+	9,  // [9:9] is the sub-list for extension extendee
+	0,  // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_staddle_sandboxhost_v1_hold_proto_init() }
@@ -585,7 +679,7 @@ func file_staddle_sandboxhost_v1_hold_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_staddle_sandboxhost_v1_hold_proto_rawDesc), len(file_staddle_sandboxhost_v1_hold_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   7,
+			NumMessages:   9,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

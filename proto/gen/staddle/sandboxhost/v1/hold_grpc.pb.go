@@ -22,6 +22,7 @@ const (
 	HoldService_EnsureHold_FullMethodName = "/staddle.sandboxhost.v1.HoldService/EnsureHold"
 	HoldService_LiftHold_FullMethodName   = "/staddle.sandboxhost.v1.HoldService/LiftHold"
 	HoldService_ListHolds_FullMethodName  = "/staddle.sandboxhost.v1.HoldService/ListHolds"
+	HoldService_WatchHolds_FullMethodName = "/staddle.sandboxhost.v1.HoldService/WatchHolds"
 )
 
 // HoldServiceClient is the client API for HoldService service.
@@ -51,6 +52,10 @@ type HoldServiceClient interface {
 	// ListHolds returns the holds that stand, at most one of each purpose. Answers
 	// from memory. Safe to repeat. Returns Unavailable while the host is not ready.
 	ListHolds(ctx context.Context, in *ListHoldsRequest, opts ...grpc.CallOption) (*ListHoldsResponse, error)
+	// WatchHolds sends the holds that stand, all of them at once and again after each
+	// change. A slow reader skips states. Safe to repeat. Returns Unavailable while the
+	// host is not ready, when it stops, and to a reader that is too far behind.
+	WatchHolds(ctx context.Context, in *WatchHoldsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchHoldsResponse], error)
 }
 
 type holdServiceClient struct {
@@ -91,6 +96,25 @@ func (c *holdServiceClient) ListHolds(ctx context.Context, in *ListHoldsRequest,
 	return out, nil
 }
 
+func (c *holdServiceClient) WatchHolds(ctx context.Context, in *WatchHoldsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchHoldsResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &HoldService_ServiceDesc.Streams[0], HoldService_WatchHolds_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[WatchHoldsRequest, WatchHoldsResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type HoldService_WatchHoldsClient = grpc.ServerStreamingClient[WatchHoldsResponse]
+
 // HoldServiceServer is the server API for HoldService service.
 // All implementations must embed UnimplementedHoldServiceServer
 // for forward compatibility.
@@ -118,6 +142,10 @@ type HoldServiceServer interface {
 	// ListHolds returns the holds that stand, at most one of each purpose. Answers
 	// from memory. Safe to repeat. Returns Unavailable while the host is not ready.
 	ListHolds(context.Context, *ListHoldsRequest) (*ListHoldsResponse, error)
+	// WatchHolds sends the holds that stand, all of them at once and again after each
+	// change. A slow reader skips states. Safe to repeat. Returns Unavailable while the
+	// host is not ready, when it stops, and to a reader that is too far behind.
+	WatchHolds(*WatchHoldsRequest, grpc.ServerStreamingServer[WatchHoldsResponse]) error
 	mustEmbedUnimplementedHoldServiceServer()
 }
 
@@ -136,6 +164,9 @@ func (UnimplementedHoldServiceServer) LiftHold(context.Context, *LiftHoldRequest
 }
 func (UnimplementedHoldServiceServer) ListHolds(context.Context, *ListHoldsRequest) (*ListHoldsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListHolds not implemented")
+}
+func (UnimplementedHoldServiceServer) WatchHolds(*WatchHoldsRequest, grpc.ServerStreamingServer[WatchHoldsResponse]) error {
+	return status.Error(codes.Unimplemented, "method WatchHolds not implemented")
 }
 func (UnimplementedHoldServiceServer) mustEmbedUnimplementedHoldServiceServer() {}
 func (UnimplementedHoldServiceServer) testEmbeddedByValue()                     {}
@@ -212,6 +243,17 @@ func _HoldService_ListHolds_Handler(srv interface{}, ctx context.Context, dec fu
 	return interceptor(ctx, in, info, handler)
 }
 
+func _HoldService_WatchHolds_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(WatchHoldsRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(HoldServiceServer).WatchHolds(m, &grpc.GenericServerStream[WatchHoldsRequest, WatchHoldsResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type HoldService_WatchHoldsServer = grpc.ServerStreamingServer[WatchHoldsResponse]
+
 // HoldService_ServiceDesc is the grpc.ServiceDesc for HoldService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -232,6 +274,12 @@ var HoldService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _HoldService_ListHolds_Handler,
 		},
 	},
-	Streams:  []grpc.StreamDesc{},
+	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "WatchHolds",
+			Handler:       _HoldService_WatchHolds_Handler,
+			ServerStreams: true,
+		},
+	},
 	Metadata: "staddle/sandboxhost/v1/hold.proto",
 }

@@ -263,6 +263,26 @@ func TestHost_UnreadableIsNotDead(t *testing.T) {
 	})
 }
 
+// A sandbox that is held is at rest, however it was ended: nobody looks at it more often
+// than at one that runs.
+func TestHost_HeldIsAtRest(t *testing.T) {
+	for _, command := range []string{"sleep", mem.CommandIgnoreTerm} { // ends when it is told, or by a kill
+		inBubble(t, func(n *node) {
+			w := wishFor(host.ManagerLocal, command)
+			n.ensure(w)
+			n.awaitPhase(w.GetUid(), running, 1)
+			n.hold(&sandboxhostv1.Hold{Purpose: drain})
+			n.awaitDead(w.GetUid())
+			time.Sleep(10 * time.Minute)
+			before := n.looked.Load()
+			time.Sleep(time.Hour)
+			if looks := n.looked.Load() - before; looks > 20 {
+				n.t.Errorf("%s: it was looked at %d times in an hour of rest, want one in 5 minutes", command, looks)
+			}
+		})
+	}
+}
+
 // Whoever follows the holds hears of each that stands, also of those from before a kill
 // of the host, and of each change.
 func TestHost_FollowHolds(t *testing.T) {

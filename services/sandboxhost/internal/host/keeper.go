@@ -210,7 +210,7 @@ func (k *keeper) restFor(now time.Duration) time.Duration {
 	if held.limited && len(k.observed.Containers) > 0 {
 		until(held.deadline)
 	}
-	if len(k.life.signalled) > 0 && (k.graceEnd() <= now || held.over(now)) {
+	if len(k.life.signalled) > 0 && len(k.observed.Containers) > 0 && (k.graceEnd() <= now || held.over(now)) {
 		until(now + killAgain)
 	}
 	if d, ok := k.cutOffAt(); ok {

@@ -33,7 +33,8 @@ type node struct {
 	boot   string
 	booted time.Time
 	reason chan string
-	full   atomic.Bool // the disk that the journal lies on
+	full   atomic.Bool  // the disk that the journal lies on
+	looked atomic.Int64 // how often a sandbox was observed
 
 	host    *host.Host
 	journal *journal.Journal
@@ -66,6 +67,18 @@ func (d disk) Update(fn func(tx journal.Tx) error) error {
 	return d.Journal.Update(fn)
 }
 
+// counted is an engine that counts how often it is asked how a sandbox is.
+type counted struct {
+	engine.Engine
+	looked *atomic.Int64
+}
+
+// Observe tells how a sandbox is.
+func (c counted) Observe(ctx context.Context, uid id.Sandbox) (engine.Observed, error) {
+	c.looked.Add(1)
+	return c.Engine.Observe(ctx, uid)
+}
+
 // begin starts a host without waiting for it. It returns what ready closes.
 func (n *node) begin() chan struct{} {
 	n.t.Helper()
@@ -77,7 +90,7 @@ func (n *node) begin() chan struct{} {
 	n.host = host.New(
 		host.Config{Node: "node1", BootID: n.boot, SandboxNetwork: true, BootHold: 15 * time.Second, Limit: 5},
 		host.Deps{
-			Engine: n.engine, Journal: disk{j, &n.full}, Log: slog.New(slog.DiscardHandler),
+			Engine: counted{n.engine, &n.looked}, Journal: disk{j, &n.full}, Log: slog.New(slog.DiscardHandler),
 			Now: func() time.Duration { return time.Since(n.booted) },
 			NotReady: func(reason string) {
 				select {

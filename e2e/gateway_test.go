@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -118,6 +119,58 @@ func killEnds(t *testing.T, far, b *bed.Bed) {
 			t.Errorf("a watch over the kill of %s ends with %v, want Unavailable", name, err)
 		}
 		bed.Eventually(t, waitLong, "the node answers again after the kill of "+name, ask)
+	}
+}
+
+// An operator who is to be let in no more is cut off everywhere while her certificate is
+// valid: at the coordinator, and at the gateway in the middle of a call, also when the node
+// has lost its coordinator and was started anew.
+func TestGateway_RefusedOperatorIsCutOff(t *testing.T) {
+	far, b := afar(t)
+	far.IssueOperator("eve")
+	pki := far.Paths.Etc() + "/pki/"
+	as := func(args ...string) bed.Result {
+		return far.CLI(append(args, "--cert", pki+"eve.crt", "--key", pki+"eve.key")...)
+	}
+	if r := as("node", "status", bed.NodeName); r.Code != 0 {
+		t.Fatalf("before she is refused: exit code %d\n%s", r.Code, r.Stderr)
+	}
+	watch, err := presencev1.NewPresenceServiceClient(far.Gateway(bed.NodeGateway, "eve")).WatchPresence(t.Context(), &presencev1.WatchPresenceRequest{})
+	if err == nil {
+		_, err = watch.Recv()
+	}
+	must(t, err)
+
+	raw, err := os.ReadFile(far.Paths.CoordinatorFile())
+	must(t, err)
+	must(t, os.WriteFile(far.Paths.CoordinatorFile(), append(raw, "refused_identities: [user/eve]\n"...), 0o644))
+	far.OK("component", "restart", "coordinator")
+	for err == nil {
+		_, err = watch.Recv()
+	}
+	if fault.KindOf(err) != fault.Denied || fault.Reason(err) != "REFUSED" {
+		t.Errorf("her open call ended with %v, want Denied with reason REFUSED", err)
+	}
+	far.WaitReady()
+	if r := as("node", "ls"); r.Code != 6 {
+		t.Errorf("at the coordinator: exit code %d\n%s%s", r.Code, r.Stdout, r.Stderr)
+	}
+	refused := func(when string) {
+		t.Helper()
+		bed.Eventually(t, waitLong, "she is refused "+when, func(context.Context) (bool, string) {
+			r := as("node", "status", bed.NodeName, "--address", bed.NodeGateway)
+			return r.Code == 6 && strings.Contains(r.Stderr, "user/eve is refused"), r.Stdout + r.Stderr
+		})
+	}
+	refused("at the gateway")
+	far.Stop("coordinator")
+	b.Kill("clusteraccess")
+	refused("after a kill, without a coordinator")
+	far.Continue("coordinator")
+	far.WaitReady()
+	b.WaitNodeReady()
+	if r := far.CLI("node", "status", bed.NodeName); r.Code != 0 {
+		t.Errorf("another operator: exit code %d\n%s", r.Code, r.Stderr)
 	}
 }
 

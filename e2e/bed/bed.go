@@ -55,8 +55,8 @@ type Options struct {
 	// Cluster is a machine with Lan that was started. This one is then a node joined
 	// to it by a cable that can be cut, with the identity that its bootstrap wrote.
 	Cluster *Bed
-	// Name of the node, NodeName by default. One with another name joins the same
-	// cluster as its second node, with an identity of its own.
+	// Name of the node, NodeName by default, or SecondNode: it joins the same cluster
+	// beside the first, with an identity of its own.
 	Name string
 }
 
@@ -177,12 +177,17 @@ func (b *Bed) WriteConfig(extra string) {
 	}
 	node.WriteString(b.opts.Node + "\n" + extra + "\n")
 	b.must(os.WriteFile(b.Paths.NodeFile(), []byte(node.String()), 0o644))
-	coordinator := fmt.Sprintf("version: 1\nbootstrap: {node: %s, node_key_owner: %d, operator: admin}\n%s\n", NodeName, firstID, b.opts.Coordinator)
+	coordinator := fmt.Sprintf("version: 1\nbootstrap: {node: %s, nodes: [%s], node_key_owner: %d, operator: admin}\n%s\n",
+		NodeName, SecondNode, firstID, b.opts.Coordinator)
 	b.must(os.WriteFile(b.Paths.CoordinatorFile(), []byte(coordinator), 0o644))
 }
 
-// NodeName is the name of the node of every bed.
-const NodeName = "node1"
+// NodeName is the name of the node of every bed, and SecondNode that of another one in
+// the same cluster.
+const (
+	NodeName   = "node1"
+	SecondNode = "node2"
+)
 
 // firstID is the first of the users of a bed's processes: clusteraccess, which
 // reads the node's key.

@@ -68,11 +68,12 @@ func (b *Bed) layCables() {
 	for _, name := range []string{"ca.crt", "operator.crt", "operator.key"} {
 		b.must(copyFile(pki(far, name), pki(b, name)))
 	}
-	if b.opts.Name == NodeName {
-		b.must(copyFile(pki(far, "node.crt"), pki(b, "node.crt")))
-		b.must(copyFile(pki(far, "node.key"), pki(b, "node.key")))
-	} else {
-		b.issueNode(pki(far, "ca"), pki(b, "node"))
+	carried := "" // where the bootstrap wrote what is for this node
+	if b.opts.Name != NodeName {
+		carried = filepath.Join("nodes", b.opts.Name)
+	}
+	for _, name := range []string{"node.crt", "node.key"} {
+		b.must(copyFile(pki(far, filepath.Join(carried, name)), pki(b, name)))
 	}
 	for name, owner := range map[string]int{"ca.crt": 0, "node.crt": firstID, "node.key": firstID, "operator.crt": 0, "operator.key": 0} {
 		mode := os.FileMode(0o644)

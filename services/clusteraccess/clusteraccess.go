@@ -33,6 +33,7 @@ import (
 	"staddle.internal/services/clusteraccess/internal/gateway"
 	"staddle.internal/services/clusteraccess/internal/link"
 	"staddle.internal/services/clusteraccess/internal/mirror"
+	"staddle.internal/services/clusteraccess/internal/refusal"
 	"staddle.internal/services/clusteraccess/internal/report"
 )
 
@@ -77,13 +78,14 @@ func build(_ context.Context, p *process.Process) ([]run.Member, error) {
 	})
 	until := authority.Open(authority.Config{Path: filepath.Join(p.Paths.Run(), Name, "authority"), BootID: bootID}, p.Log)
 
+	refused := refusal.Open(refusal.Config{Path: filepath.Join(p.Paths.Var(Name), "refused")}, p.Log)
 	checks, err := validate.New(requests()...)
 	if err != nil {
 		return nil, err
 	}
 	p.Server.Use(checks)
 	clusteraccessv1.RegisterClusterAccessServiceServer(p.Server.GRPC(), api.New(api.Deps{
-		Mirror: copied, Coordinator: coordinator, Reporter: reporter, Authority: until,
+		Mirror: copied, Coordinator: coordinator, Reporter: reporter, Authority: until, Refusals: refused,
 	}))
 	p.Status.SetHealth(healthLink, false)
 	follower := link.NewFollower(link.Config{Address: cfg.Address, Instance: instance(bootID)}, link.Deps{Conn: conn, Mirror: copied, Log: p.Log})
@@ -94,13 +96,13 @@ func build(_ context.Context, p *process.Process) ([]run.Member, error) {
 		{Name: "link", Run: follower.Run},
 	}
 	if p.Config.ListenAddress != "" {
-		members = append(members, door(p, files))
+		members = append(members, door(p, files, refused))
 	}
 	return members, nil
 }
 
 // door is the member that takes calls from other machines for the node's processes.
-func door(p *process.Process, files credentials.Files) run.Member {
+func door(p *process.Process, files credentials.Files, refused *refusal.List) run.Member {
 	p.Status.SetHealth(healthGateway, false)
 	passed, ok := p.FDs.Listener(gatewaySocket)
 	if ok && !rpc.ListensAt(passed, p.Config.ListenAddress) { // configured anew since it was made
@@ -109,7 +111,7 @@ func door(p *process.Process, files credentials.Files) run.Member {
 		passed = nil
 	}
 	g := gateway.New(gateway.Config{Address: p.Config.ListenAddress}, gateway.Deps{
-		Files: files, Listener: passed, Log: p.Log,
+		Files: files, Listener: passed, Refusals: refused, Log: p.Log,
 		Serving: func(ok bool) { p.Status.SetHealth(healthGateway, ok) },
 		Dial: func(name string) (*grpc.ClientConn, error) {
 			return rpc.Dial(p.Paths.Socket(name), rpc.DialConfig{

@@ -134,7 +134,7 @@ func (s *parts) server() (*rpc.Server, error) {
 	coordinatorv1.RegisterResourceServiceServer(server.GRPC(),
 		api.New(api.Config{TrustDomain: s.cfg.TrustDomain}, api.Deps{Store: s.store, Mirror: s.mirror}))
 	coordinatorv1.RegisterSessionServiceServer(server.GRPC(),
-		session.New(session.Config{TrustDomain: s.cfg.TrustDomain}, session.Deps{Store: s.store}))
+		session.New(session.Config{TrustDomain: s.cfg.TrustDomain, Refused: refused(s.cfg)}, session.Deps{Store: s.store}))
 	return server, nil
 }
 
@@ -207,6 +207,15 @@ func (s *parts) look(ctx context.Context) error {
 	return nil
 }
 
+// refused are the identities that are let in no more, as certificates say them.
+func refused(cfg settings.Settings) []string {
+	var all []string
+	for _, who := range cfg.RefusedIdentities {
+		all = append(all, "spiffe://"+cfg.TrustDomain+"/"+who)
+	}
+	return all
+}
+
 // identities are those that this machine holds.
 func identities(p *process.Process, cfg settings.Settings) pki.Config {
 	host, _, err := net.SplitHostPort(cfg.ListenAddress)
@@ -223,7 +232,7 @@ func identities(p *process.Process, cfg settings.Settings) pki.Config {
 		keyOwner = id
 	}
 	out := pki.Config{
-		Dir: filepath.Join(p.Paths.Etc(), "pki"), TrustDomain: cfg.TrustDomain, Name: p.Config.Name, ServerNames: names,
+		Dir: filepath.Join(p.Paths.Etc(), "pki"), TrustDomain: cfg.TrustDomain, Name: p.Config.Name, ServerNames: names, Refused: refused(cfg),
 		Identities: []pki.Identity{
 			{Kind: "node", Name: node, File: "node", Owner: keyOwner},
 			{Kind: "user", Name: cfg.Bootstrap.Operator, File: "operator", Owner: cfg.Bootstrap.OperatorKeyOwner},

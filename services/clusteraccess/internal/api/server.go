@@ -50,6 +50,11 @@ type authority interface {
 	Follow(ctx context.Context, tell func(*clusteraccessv1.WatchAuthorityResponse) error) error
 }
 
+// refusals learns who is let in no more.
+type refusals interface {
+	Refuse(identities []string)
+}
+
 // Deps is what the service needs.
 type Deps struct {
 	// Mirror holds the records.
@@ -60,6 +65,8 @@ type Deps struct {
 	Reporter reporter
 	// Authority is moved by renewals.
 	Authority authority
+	// Refusals are told with renewals.
+	Refusals refusals
 }
 
 // Server is the service.
@@ -157,6 +164,7 @@ func (s *Server) RenewSession(ctx context.Context, req *clusteraccessv1.RenewSes
 		return nil, err
 	}
 	s.deps.Authority.Renewed(sentAt, session.TTL)
+	s.deps.Refusals.Refuse(session.Refused)
 	return &clusteraccessv1.RenewSessionResponse{
 		SessionId: session.ID, Ttl: durationpb.New(session.TTL), NodeUid: session.NodeUID,
 	}, nil

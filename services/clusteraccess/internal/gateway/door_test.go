@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -90,6 +91,44 @@ func TestDoor_CertificateEndsWhileTheConnectionIsOpen(t *testing.T) {
 		_, err = say(t.Context(), conn, echo, "again")
 		if err = fault.FromStatus(err); fault.KindOf(err) != fault.Denied || !strings.Contains(err.Error(), "expired") {
 			t.Errorf("a call afterwards: %v, want Denied", err)
+		}
+	})
+}
+
+// An identity that the cluster refuses is cut off at once, in the middle of its calls and
+// on connections that it has; nobody else notices.
+func TestDoor_RefusedIdentityIsCutOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, echoes)
+		const bob = "spiffe://staddle.test/user/bob"
+		hers, his := r.as(alice), r.as(bob)
+		talk := func(conn *grpc.ClientConn) grpc.ClientStream {
+			ss := open(t, t.Context(), conn, "/test.Echo/Talk")
+			send(t, ss, "hello")
+			_, err := receive(ss)
+			must(t, err)
+			return ss
+		}
+		cut, kept := talk(hers), talk(his)
+		r.refused.Refuse([]string{alice})
+		_, err := receive(cut)
+		if err = fault.FromStatus(err); fault.KindOf(err) != fault.Denied || fault.Reason(err) != "REFUSED" {
+			t.Errorf("the open call of a refused caller ended with %v, want Denied with reason REFUSED", err)
+		}
+		for _, conn := range []*grpc.ClientConn{hers, r.as(alice)} {
+			_, err := say(t.Context(), conn, echo, "again")
+			if err = fault.FromStatus(err); fault.KindOf(err) != fault.Denied || fault.Reason(err) != "REFUSED" {
+				t.Errorf("a call afterwards: %v, want Denied with reason REFUSED", err)
+			}
+		}
+		send(t, kept, "still here")
+		if got, err := receive(kept); err != nil || got != "still here" {
+			t.Errorf("somebody else's call: %q, %v", got, err)
+		}
+		must(t, kept.CloseSend())
+		r.refused.Refuse(nil)
+		if got, err := say(t.Context(), hers, echo, "back"); err != nil || got != "back" {
+			t.Errorf("after it was taken off the list: %q, %v", got, err)
 		}
 	})
 }

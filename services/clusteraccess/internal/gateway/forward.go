@@ -17,6 +17,9 @@ import (
 // errStopping ends the calls that are open when the gateway stops.
 var errStopping = errors.New("the gateway is stopping")
 
+// errRefused ends the calls of a caller that the cluster refuses from then on.
+var errRefused = errors.New("its identity is refused from now on by the coordinator of this cluster")
+
 // bothWays fits every method: a unary call is one message in each direction.
 var bothWays = grpc.StreamDesc{ClientStreams: true, ServerStreams: true}
 
@@ -58,6 +61,11 @@ func (g *Gateway) admit(down grpc.ServerStream, c *call) (err error) {
 	defer leave()
 	ctx, cancel := context.WithCancelCause(metadata.NewOutgoingContext(down.Context(), inward(md, c.from.name)))
 	defer cancel(nil)
+	known, err := g.deps.Refusals.Enter(c.from.name, func() { cancel(errRefused) })
+	if err != nil {
+		return fault.WithReason(fault.New(fault.KindOf(err), "forward %.200s: %w", c.method, err), fault.Reason(err))
+	}
+	defer known()
 	defer g.bound(c, cancel)()
 	err = g.pass(ctx, cancel, down, c)
 	return verdict(ctx, c, err)
@@ -150,6 +158,8 @@ func verdict(ctx context.Context, c *call, err error) error {
 		return fault.New(fault.Unavailable, "forward %s: %w", c.method, cause)
 	case errors.Is(cause, errExpired):
 		return fault.New(fault.Denied, "forward %s: %w", c.method, cause)
+	case errors.Is(cause, errRefused):
+		return fault.WithReason(fault.New(fault.Denied, "forward %s: %s: %w", c.method, c.from.name, cause), "REFUSED")
 	}
 	if why, unanswered := fault.Unanswered(err); unanswered {
 		return fault.WithReason(fault.New(fault.Unavailable, "forward %s: %s does not answer: %s", c.method, c.to.process, why), "PROCESS_DOWN")

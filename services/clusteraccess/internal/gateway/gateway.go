@@ -75,10 +75,18 @@ type Deps struct {
 	// Dial returns a new connection to the socket of a process, on which statuses are
 	// left as they are. It does not wait.
 	Dial func(process string) (*grpc.ClientConn, error)
+	// Refusals says who is let in no more, and ends the calls of who is not; a
+	// *refusal.List.
+	Refusals refusals
 	// Serving is told whether calls are taken.
 	Serving func(bool)
 	// Log gets the line of each call.
 	Log *slog.Logger
+}
+
+// refusals is what the gateway needs of the list of refused identities.
+type refusals interface {
+	Enter(identity string, end func()) (leave func(), err error)
 }
 
 // Gateway passes calls on.

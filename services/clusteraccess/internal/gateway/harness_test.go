@@ -24,6 +24,7 @@ import (
 
 	"staddle.internal/services/clusteraccess/internal/coordinatortest"
 	"staddle.internal/services/clusteraccess/internal/credentials"
+	"staddle.internal/services/clusteraccess/internal/refusal"
 )
 
 const (
@@ -96,6 +97,7 @@ type rig struct {
 	authority *coordinatortest.Authority
 	lis       *bufconn.Listener
 	log       *lines
+	refused   *refusal.List
 	target    *process
 	other     *process
 	stop      func()
@@ -147,6 +149,7 @@ func newRigWith(t *testing.T, mostCalls int, do func(method string, ss grpc.Serv
 	r := &rig{
 		t: t, authority: authority, lis: bufconn.Listen(256 << 10), log: &lines{},
 		target: &process{t: t, do: do}, other: &process{t: t, do: do},
+		refused: refusal.Open(refusal.Config{Path: filepath.Join(dir, "refused")}, slog.New(slog.DiscardHandler)),
 	}
 	r.target.start()
 	r.other.start()
@@ -154,7 +157,7 @@ func newRigWith(t *testing.T, mostCalls int, do func(method string, ss grpc.Serv
 		Files: credentials.Files{
 			CA: filepath.Join(dir, "ca.crt"), Certificate: filepath.Join(dir, "node.crt"), Key: filepath.Join(dir, "node.key"),
 		},
-		Listener: r.lis, Dial: r.dial, Serving: func(bool) {},
+		Listener: r.lis, Dial: r.dial, Refusals: r.refused, Serving: func(bool) {},
 		Log: slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}, testRoutes(), mostCalls)
 	r.run(g)

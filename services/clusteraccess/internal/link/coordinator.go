@@ -48,6 +48,8 @@ type Session struct {
 	TTL time.Duration
 	// NodeUID is the uid of the node's record.
 	NodeUID string
+	// Refused are the identities that are let in no more.
+	Refused []string
 }
 
 // Resource asks for one record by uid. With a position, NotFound is the word of a
@@ -78,7 +80,9 @@ func (c *Coordinator) Renew(ctx context.Context, session int64, ttl time.Duratio
 	resp, err := c.sessions.RenewSession(ctx, &coordinatorv1.RenewSessionRequest{
 		SessionId: session, Ttl: durationpb.New(ttl), Instance: c.self.Instance, Labels: c.self.Labels,
 	})
-	return Session{ID: resp.GetSessionId(), TTL: resp.GetTtl().AsDuration(), NodeUID: resp.GetNodeUid()}, err
+	return Session{
+		ID: resp.GetSessionId(), TTL: resp.GetTtl().AsDuration(), NodeUID: resp.GetNodeUid(), Refused: resp.GetRefusedIdentities(),
+	}, err
 }
 
 // End ends the session.

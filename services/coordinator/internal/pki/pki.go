@@ -17,6 +17,7 @@ import (
 	"log/slog"
 	"net/url"
 	"path/filepath"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -42,6 +43,9 @@ type Config struct {
 	Name string
 	// ServerNames are host names and addresses in its certificate.
 	ServerNames []string
+	// Refused are identities, as URIs, that are let in no more although their
+	// certificates are valid.
+	Refused []string
 	// Identities are further ones to write.
 	Identities []Identity
 }
@@ -143,9 +147,20 @@ func (a *Authority) Server() *tls.Config {
 				ClientCAs:              now.trusted,
 				Certificates:           []tls.Certificate{now.certificate},
 				SessionTicketsDisabled: true,
+				VerifyConnection:       a.admit,
 			}, nil
 		},
 	}
+}
+
+// admit refuses whoever is to be let in no more, after the chain was verified.
+func (a *Authority) admit(state tls.ConnectionState) error {
+	for _, uri := range state.PeerCertificates[0].URIs {
+		if slices.Contains(a.cfg.Refused, uri.String()) {
+			return fmt.Errorf("%s is refused", uri)
+		}
+	}
+	return nil
 }
 
 // caBeside puts a copy of the CA's certificate beside an identity in a folder of its

@@ -2,8 +2,12 @@ package pki
 
 import (
 	"bytes"
+	"crypto/tls"
 	"crypto/x509"
+	"fmt"
+	"io"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -126,6 +130,36 @@ func TestEnsure_IssuesWhatVerifies(t *testing.T) {
 		if err != nil || len(cert.URIs) != 1 || cert.URIs[0].String() != c.uri {
 			t.Errorf("%s: got %v and %v, want %s", file, cert.URIs, err, c.uri)
 		}
+	}
+}
+
+// Whoever is refused is not let in with a certificate that is valid, by name and not by
+// likeness.
+func TestServer_RefusesWhoIsOnTheList(t *testing.T) {
+	dir := t.TempDir()
+	a := authority(dir)
+	a.cfg.Refused = []string{"spiffe://test.local/user/admin", "spiffe://test.local/node/n"}
+	if err := a.Ensure(time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	for file, want := range map[string]string{"operator": "spiffe://test.local/user/admin is refused", "node": ""} {
+		pair, err := tls.LoadX509KeyPair(filepath.Join(dir, file+".crt"), filepath.Join(dir, file+".key"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		there, here := net.Pipe()
+		go func() { // ends with the pipe
+			client := tls.Client(there, &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair}, InsecureSkipVerify: true})
+			if client.Handshake() == nil {
+				_, _ = io.Copy(io.Discard, client) // takes the alert, if there is one
+			}
+		}()
+		err = tls.Server(here, a.Server()).HandshakeContext(t.Context())
+		if got := fmt.Sprint(err); want == "" && err != nil || want != "" && !strings.Contains(got, want) {
+			t.Errorf("%s: %v, want %q", file, err, want)
+		}
+		_ = here.Close()
+		_ = there.Close()
 	}
 }
 

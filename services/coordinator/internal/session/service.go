@@ -43,6 +43,8 @@ const (
 type Config struct {
 	// TrustDomain is the domain of all identities.
 	TrustDomain string
+	// Refused are the identities, as URIs, that nodes let in no more.
+	Refused []string
 }
 
 // Deps is what the service needs. Store is asked for at each call: it exists
@@ -86,7 +88,7 @@ func (s *Sessions) RenewSession(ctx context.Context, req *coordinatorv1.RenewSes
 			return nil, err
 		}
 		return &coordinatorv1.RenewSessionResponse{
-			SessionId: open.ID, Ttl: durationpb.New(open.TTL()), NodeUid: open.NodeUID,
+			SessionId: open.ID, Ttl: durationpb.New(open.TTL()), NodeUid: open.NodeUID, RefusedIdentities: s.cfg.Refused,
 		}, nil
 	}
 	return nil, fault.New(fault.Unavailable, "renew session of %s: others changed it %d times meanwhile", node, maxRaces)

@@ -37,6 +37,9 @@ type Settings struct {
 	Etcd Etcd `yaml:"etcd"`
 	// Bootstrap names the identities that the first start writes.
 	Bootstrap Bootstrap `yaml:"bootstrap"`
+	// RefusedIdentities are let in no more, here and at the gateways of all nodes, although
+	// their certificates are valid: kind and name, such as user/alice.
+	RefusedIdentities []string `yaml:"refused_identities"`
 	// LostGrace is after how long without session a lost node is complained of.
 	LostGrace config.Duration `yaml:"lost_grace"`
 }
@@ -92,7 +95,9 @@ func Load(path string) (Settings, error) {
 
 var (
 	domain = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$`)
-	prefix = regexp.MustCompile(`^/([A-Za-z0-9_.-]{1,63}/){1,8}$`)
+	// identity is the path of a spiffe:// URI that a certificate of this cluster has.
+	identity = regexp.MustCompile(`^(user|node|coordinator)/[^/?#%\s]{1,63}$`)
+	prefix   = regexp.MustCompile(`^/([A-Za-z0-9_.-]{1,63}/){1,8}$`)
 )
 
 type checks struct{ problems []config.Problem }
@@ -118,9 +123,22 @@ func (s *Settings) Validate() []config.Problem {
 	c.must(domain.MatchString(s.TrustDomain), "trust_domain", fmt.Sprintf("%q is no domain", s.TrustDomain), "write a name like staddle.local")
 	c.must(s.LostGrace.Std() >= time.Second && s.LostGrace.Std() <= 30*24*time.Hour, "lost_grace",
 		fmt.Sprintf("%s is out of bounds", s.LostGrace), "write a duration from 1s to 720h")
+	s.refused(c)
 	s.etcd(c)
 	s.bootstrap(c)
 	return c.problems
+}
+
+// maxRefused bounds what each node is told with each renewal of its session.
+const maxRefused = 256
+
+func (s *Settings) refused(c *checks) {
+	c.must(len(s.RefusedIdentities) <= maxRefused, "refused_identities", fmt.Sprintf("there are %d", len(s.RefusedIdentities)),
+		fmt.Sprintf("write at most %d; one whose certificate has ended need not be there", maxRefused))
+	for i, who := range s.RefusedIdentities {
+		c.must(identity.MatchString(who), fmt.Sprintf("refused_identities[%d]", i), fmt.Sprintf("%q is no identity", who),
+			"write user/<name>, node/<name> or coordinator/<name>")
+	}
 }
 
 func (s *Settings) etcd(c *checks) {

@@ -40,13 +40,15 @@ etcd:
 bootstrap:
   node: N1
 lost_grace: 5
+refused_identities: [user/alice, alice]
 `))
 	wrong, ok := errors.AsType[*config.Error](err)
 	if !ok {
 		t.Fatalf("got %v, want a configuration error", err)
 	}
 	for _, want := range []string{":1: version", `:2: listen_adress: the key is unknown; the nearest known key is "listen_address"`,
-		":3: trust_domain", ":5: etcd.endpoints[0]", ":6: etcd.certificate", "etcd.key", ":7: etcd.prefix", ":9: bootstrap.node", ":10: lost_grace"} {
+		":3: trust_domain", ":5: etcd.endpoints[0]", ":6: etcd.certificate", "etcd.key", ":7: etcd.prefix", ":9: bootstrap.node", ":10: lost_grace",
+		`:11: refused_identities[1]: "alice" is no identity`} {
 		if !strings.Contains(wrong.Error(), want) {
 			t.Errorf("got %s\nwant it to contain %q", wrong, want)
 		}

@@ -108,9 +108,13 @@ type RenewSessionResponse struct {
 	// How long it lasts from when the coordinator took the request.
 	Ttl *durationpb.Duration `protobuf:"bytes,2,opt,name=ttl,proto3" json:"ttl,omitempty"`
 	// Uid of the node's record.
-	NodeUid       string `protobuf:"bytes,3,opt,name=node_uid,json=nodeUid,proto3" json:"node_uid,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	NodeUid string `protobuf:"bytes,3,opt,name=node_uid,json=nodeUid,proto3" json:"node_uid,omitempty"`
+	// Identities that are let in no more although their certificates are valid, as
+	// spiffe:// URIs; at most 256. Each list takes the place of the one before, also an
+	// empty one, and the node keeps it while it is cut off.
+	RefusedIdentities []string `protobuf:"bytes,4,rep,name=refused_identities,json=refusedIdentities,proto3" json:"refused_identities,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *RenewSessionResponse) Reset() {
@@ -162,6 +166,13 @@ func (x *RenewSessionResponse) GetNodeUid() string {
 		return x.NodeUid
 	}
 	return ""
+}
+
+func (x *RenewSessionResponse) GetRefusedIdentities() []string {
+	if x != nil {
+		return x.RefusedIdentities
+	}
+	return nil
 }
 
 // EndSessionRequest ends a session.
@@ -270,12 +281,13 @@ const file_staddle_coordinator_v1_session_proto_rawDesc = "" +
 	"\x06labels\x18\x04 \x03(\v27.staddle.coordinator.v1.RenewSessionRequest.LabelsEntryB\x18\xbaH\x15\x9a\x01\x12\x10@\"\ar\x05\x10\x01\x18\xfd\x01*\x05r\x03\x18\xfd\x01R\x06labels\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"}\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xac\x01\n" +
 	"\x14RenewSessionResponse\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\x03R\tsessionId\x12+\n" +
 	"\x03ttl\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x03ttl\x12\x19\n" +
-	"\bnode_uid\x18\x03 \x01(\tR\anodeUid\"Y\n" +
+	"\bnode_uid\x18\x03 \x01(\tR\anodeUid\x12-\n" +
+	"\x12refused_identities\x18\x04 \x03(\tR\x11refusedIdentities\"Y\n" +
 	"\x11EndSessionRequest\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\x03R\tsessionId\x12%\n" +

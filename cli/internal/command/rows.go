@@ -25,12 +25,13 @@ func phaseOf(s *sandbox.Sandbox) string {
 	return strings.TrimPrefix(s.Status.GetPhase().String(), "SANDBOX_PHASE_")
 }
 
-// exitOf is the end of the first container that has one, of the newest attempt.
+// exitOf is the end of the first container that has one, of the newest attempt. An
+// init container that ended well has done its work, which says nothing.
 func exitOf(s *sandbox.Sandbox) string {
 	for _, c := range s.Spec.GetContainers() {
 		e := s.Exit(c.GetName())
 		switch {
-		case e == nil:
+		case e == nil, c.GetInit() && e.GetCode() == 0 && !e.GetUnknown():
 			continue
 		case e.GetUnknown():
 			return "unknown"

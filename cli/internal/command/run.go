@@ -29,6 +29,7 @@ type runOptions struct {
 	pids             int64
 	network, restart string
 	user, workdir    string
+	stopSignal       string
 	grace            time.Duration
 	detach, remove   bool
 }
@@ -78,6 +79,7 @@ func runFlags(c *cobra.Command, o *runOptions) {
 	f.StringVar(&o.user, "user", "", "`USER` in the container: uid, uid:gid, name or name:group")
 	f.StringVar(&o.workdir, "workdir", "", "working `DIRECTORY` in the container")
 	f.DurationVar(&o.grace, "grace", -1, "`TIME` between the request to stop and the end by force (default 10s)")
+	f.StringVar(&o.stopSignal, "stop-signal", "", "`SIGNAL` that asks it to end, like SIGQUIT (default: the image's, else SIGTERM)")
 	f.StringArrayVarP(&o.labels, "label", "l", nil, "label of the record, as `KEY=VALUE`")
 	f.StringArrayVar(&o.disks, "disk", nil, "disk to mount, as `NAME:/PATH[:ro]`")
 	f.BoolVarP(&o.detach, "detach", "d", false, "end when the sandbox runs, and leave it running")

@@ -23,6 +23,7 @@ const mainContainer = "main"
 func specOf(o runOptions) (*resourcev1.SandboxSpec, error) {
 	c := &resourcev1.ContainerSpec{
 		Name: mainContainer, Image: o.image, Command: o.entrypoint, Args: o.args, User: o.user, WorkingDir: o.workdir,
+		StopSignal: strings.ToUpper(o.stopSignal),
 	}
 	for _, env := range o.env {
 		name, value, ok := strings.Cut(env, "=")

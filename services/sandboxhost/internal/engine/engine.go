@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"staddle.internal/kit/id"
+	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
 	sandboxhostv1 "staddle.internal/proto/gen/staddle/sandboxhost/v1"
 )
 
@@ -44,6 +45,12 @@ type Engine interface {
 	// it is done. ctx bounds it; an action whose ctx ends may be half done and
 	// is finished by doing it again.
 	Do(ctx context.Context, a Attempt, action Action) error
+
+	// Exec runs one command inside a running container and returns when it has ended,
+	// with the code that it ended with. Its kinds: NotFound if there is no such
+	// container or program, Invalid if it cannot be run, Unavailable if that could not
+	// be asked; when ctx ends, its cause. Whatever it started is ended with it.
+	Exec(ctx context.Context, c Command) (CommandResult, error)
 
 	// Changes delivers the uid of a sandbox that should be observed again: a
 	// container ended, was killed for memory, or something else was noticed. An
@@ -84,6 +91,15 @@ const (
 	StepCreate Step = "create-container"
 	// StepStart starts one created container.
 	StepStart Step = "start-container"
+	// StepLimits gives one running container the limits of the wish. One that does
+	// not run any more is success.
+	StepLimits Step = "update-limits"
+	// StepPreStop runs the pre-stop command of one container and returns when it has
+	// ended with code 0; Invalid and NotFound say that it ended otherwise or could not
+	// be run. Done again while it runs, it waits for the same one. When ctx ends first the
+	// command is ended by force. A container that has ended, or has no such
+	// command, is success.
+	StepPreStop Step = "pre-stop"
 	// StepSignal sends Action.Signal to the main process of one container. A
 	// container that has ended is success. SIGKILL ends all its processes.
 	StepSignal Step = "signal-container"
@@ -103,10 +119,11 @@ type Action struct {
 	// Step is what to do.
 	Step Step
 	// Container is the name in the spec of the container, for the steps that
-	// are about one.
+	// are about one and the wish.
 	Container string
-	// ContainerID is the id of the container, for StepSignal and StepDelete;
-	// it may belong to another attempt or generation than the Attempt.
+	// ContainerID is the id of the container, for StepLimits, StepPreStop,
+	// StepSignal and StepDelete; for the last three it may belong to another attempt or
+	// generation than the Attempt.
 	ContainerID string
 	// Signal is for StepSignal.
 	Signal syscall.Signal
@@ -160,6 +177,8 @@ type Container struct {
 	Task bool
 	// PID of its main process while it runs.
 	PID uint32
+	// Limits that it has while it runs; nil is the same as empty.
+	Limits *resourcev1.ResourceLimits
 	// StartedAt is when its main process was started, zero if never.
 	StartedAt time.Time
 	// OOMKills is how many of its processes the kernel has ended for memory, while it
@@ -182,4 +201,28 @@ type Exit struct {
 	Unknown bool
 	// At is when it ended, or when that was noticed if Unknown.
 	At time.Time
+}
+
+// Command is a command to run inside a container, beside its main process.
+type Command struct {
+	// ContainerID is the id of the container.
+	ContainerID string
+	// ID of the command within the container. Two with the same id do not run at once:
+	// one that is left from an earlier life of this process is ended first.
+	ID string
+	// Args are program and arguments.
+	Args []string
+	// Adopt is true for one that is not ended but waited for, when it is found running
+	// under the same id, and that goes on when ctx is cancelled. A deadline ends it all
+	// the same.
+	Adopt bool
+}
+
+// CommandResult is how a command has ended.
+type CommandResult struct {
+	// Code is the exit code, 128 + signal if one ended it.
+	Code uint32
+	// Output is the beginning of what it printed, at most 1 KiB. Empty for one that
+	// was adopted.
+	Output string
 }

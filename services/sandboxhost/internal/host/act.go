@@ -7,8 +7,6 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"google.golang.org/protobuf/types/known/durationpb"
-
 	"staddle.internal/kit/backoff"
 	"staddle.internal/kit/fault"
 	"staddle.internal/kit/logging"
@@ -138,7 +136,7 @@ func (k *keeper) begin(waits bool, at moment) error {
 		if since := k.rec.GetRunningSinceBoottime(); since != nil {
 			ran = at.Boot - since.AsDuration()
 		}
-		p := k.host.cfg.Restart
+		p := restartBackoff(k.rec, k.host.cfg.Restart)
 		failures = uint32(p.Next(int(k.rec.GetFailures()), ran))
 		wait = p.Delay(int(failures), rand.Float64())
 	}
@@ -165,8 +163,8 @@ func (k *keeper) tornDown(at moment) error {
 
 // act lets the engine do one step.
 func (k *keeper) act(ctx context.Context, a engine.Action, at moment) error {
-	if a.Step == engine.StepSignal && k.rec.GetStopSentBoottime() == nil {
-		err := k.change(durable, func(r *sandboxhostv1.SandboxRecord) { r.StopSentBoottime = durationpb.New(at.Boot) })
+	if a.Step == engine.StepSignal || a.Step == engine.StepPreStop {
+		err := k.change(durable, func(r *sandboxhostv1.SandboxRecord) { beginStop(r, a.ContainerID, at) })
 		if err != nil {
 			return err
 		}
@@ -178,19 +176,19 @@ func (k *keeper) act(ctx context.Context, a engine.Action, at moment) error {
 		Disks:    k.disks(),
 		Progress: k.report,
 	}
-	limit := stepLimit
-	if a.Step == engine.StepImages {
-		limit = imagesLimit
-	}
+	limit := k.limitOf(a, at.Boot)
 	k.log.Debug("step begun", logging.Step(string(a.Step)), logging.Attempt(int64(attempt.Number)))
 	k.fresh = false // whether it succeeds or not
-	wanted := func() bool { return !bringsUp(a.Step) || k.stillWanted(attempt) }
+	wanted := func() bool { return k.wanted(attempt, a) }
 	err := k.attend(ctx, limit, wanted, func(ctx context.Context) error {
 		return k.host.deps.Engine.Do(ctx, attempt, a)
 	})
 	select {
 	case <-k.progress: // of a step that is over
 	default:
+	}
+	if a.Step == engine.StepPreStop {
+		return k.preStopped(ctx, a, err, at)
 	}
 	if err != nil {
 		return err
@@ -202,22 +200,6 @@ func (k *keeper) act(ctx context.Context, a engine.Action, at moment) error {
 		k.life.signalled[a.ContainerID] = a.Signal
 	}
 	return nil
-}
-
-// stillWanted says whether what is being made for an attempt is still asked for.
-func (k *keeper) stillWanted(a engine.Attempt) bool {
-	_, held := k.host.heldBy(k.rec.GetWish().GetManager())
-	return k.hash == a.SpecHash && !k.rec.GetRemoving() && !held &&
-		k.rec.GetWish().GetSpec().GetDesired() == resourcev1.DesiredState_DESIRED_STATE_RUNNING
-}
-
-// bringsUp says whether a step makes something, rather than ending it.
-func bringsUp(s engine.Step) bool {
-	switch s {
-	case engine.StepImages, engine.StepNamespaces, engine.StepNetwork, engine.StepCreate, engine.StepStart:
-		return true
-	}
-	return false
 }
 
 // attend runs f, and reads letters and hears of holds meanwhile. F is cancelled when it is not wanted any

@@ -222,7 +222,7 @@ func strayRecord(uid id.Sandbox, boot string, at moment) *sandboxhostv1.SandboxR
 // engine that shows a running process is believed.
 func rebooted(r *sandboxhostv1.SandboxRecord, o engine.Observed, boot string, at moment) {
 	r.BootId = boot
-	r.NextAtBoottime, r.StopSentBoottime, r.RunningSinceBoottime = nil, nil, nil
+	r.NextAtBoottime, r.StopSentBoottime, r.RunningSinceBoottime, r.Stops = nil, nil, nil, nil
 	r.Status.NextAt = nil
 	r.Failures = 0
 	if runs(o) {

@@ -79,9 +79,9 @@ type Input struct {
 	ImagesReady bool
 	// Failed is true when a step of this attempt cannot succeed.
 	Failed bool
-	// GraceOver is true when the stop signal was sent a grace period ago, or the
-	// deadline of a hold is over.
-	GraceOver bool
+	// GraceOver has the ids of containers that are ended by force now: their grace
+	// period has passed since their stop began, or the deadline of a hold is over.
+	GraceOver map[string]bool
 	// Noted has the ids of containers whose exit this keeper wrote down.
 	Noted map[string]bool
 	// Signalled has the last signal sent, by id of the container.

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"slices"
 
+	"google.golang.org/protobuf/proto"
+
 	"staddle.internal/services/sandboxhost/internal/engine"
 
 	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
@@ -27,8 +29,9 @@ func (in Input) exitToNote() (engine.Container, bool) {
 		}
 	}
 	for _, s := range in.Record.GetStatus().GetContainers() {
-		started := s.GetStartedAt() != nil || in.Record.GetStatus().GetPhase() == running
-		if !started || s.GetExit() != nil {
+		init := in.wished(s.GetName()).GetInit()
+		started := s.GetStartedAt() != nil || in.Record.GetStatus().GetPhase() == running && !init
+		if !started || s.GetExit() != nil || init && in.initOver() {
 			continue
 		}
 		if c, _ := in.observed(s.GetName()); c.State != engine.Running && c.State != engine.Exited {
@@ -60,20 +63,73 @@ func (in Input) observed(name string) (engine.Container, bool) {
 	return engine.Container{}, false
 }
 
-// firstMissing finds the first container of the spec that was not started in
-// this attempt, and what there is of it.
+// firstMissing finds the first container that was not started in this attempt, or
+// is an init container that has not ended, and what there is of it.
 func (in Input) firstMissing() (name string, c engine.Container, missing bool) {
 	attempt := in.Record.GetStatus().GetAttempt()
-	for _, spec := range in.Record.GetWish().GetSpec().GetContainers() {
-		if noted(in.Record, spec.GetName(), attempt) {
+	over := in.initOver()
+	for _, spec := range startOrder(in.Record.GetWish().GetSpec().GetContainers()) {
+		if noted(in.Record, spec.GetName(), attempt) || spec.GetInit() && over {
 			continue
 		}
 		c, _ := in.observed(spec.GetName())
-		if c.State != engine.Running {
+		if c.State != engine.Running || spec.GetInit() {
 			return spec.GetName(), c, true
 		}
 	}
 	return "", engine.Container{}, false
+}
+
+// initOver says that the init containers of this attempt have done their work,
+// whether or not that is written down: another container was started after them.
+func (in Input) initOver() bool {
+	for _, spec := range in.Record.GetWish().GetSpec().GetContainers() {
+		c, _ := in.observed(spec.GetName())
+		if !spec.GetInit() && (c.State == engine.Running || c.State == engine.Exited ||
+			noted(in.Record, spec.GetName(), in.Record.GetStatus().GetAttempt())) {
+			return true
+		}
+	}
+	return false
+}
+
+// startOrder is the order in which containers are started: as in the spec, but
+// init containers first.
+func startOrder(containers []*resourcev1.ContainerSpec) []*resourcev1.ContainerSpec {
+	return slices.SortedStableFunc(slices.Values(containers), func(a, b *resourcev1.ContainerSpec) int {
+		switch {
+		case a.GetInit() == b.GetInit():
+			return 0
+		case a.GetInit():
+			return -1
+		}
+		return 1
+	})
+}
+
+// wished is what the wish says about a container, nil if it does not name it.
+func (in Input) wished(name string) *resourcev1.ContainerSpec {
+	return containerSpec(in.Record, name)
+}
+
+func containerSpec(r *sandboxhostv1.SandboxRecord, name string) *resourcev1.ContainerSpec {
+	for _, spec := range r.GetWish().GetSpec().GetContainers() {
+		if spec.GetName() == name {
+			return spec
+		}
+	}
+	return nil
+}
+
+// sameLimits compares limits, of which nil and empty are the same.
+func sameLimits(a, b *resourcev1.ResourceLimits) bool {
+	if a == nil {
+		a = &resourcev1.ResourceLimits{}
+	}
+	if b == nil {
+		b = &resourcev1.ResourceLimits{}
+	}
+	return proto.Equal(a, b)
 }
 
 // ofOtherAttempts returns containers that do not belong to the current attempt:
@@ -92,12 +148,11 @@ func (in Input) ofOtherAttempts() []engine.Container {
 // inReverse orders containers as they are stopped: the last of the spec first,
 // those that the spec does not name before all.
 func (in Input) inReverse(containers []engine.Container) []engine.Container {
+	order := startOrder(in.Record.GetWish().GetSpec().GetContainers())
 	place := func(c engine.Container) int {
-		i := slices.IndexFunc(in.Record.GetWish().GetSpec().GetContainers(), func(s *resourcev1.ContainerSpec) bool {
-			return s.GetName() == c.Note.GetContainer()
-		})
+		i := slices.IndexFunc(order, func(s *resourcev1.ContainerSpec) bool { return s.GetName() == c.Note.GetContainer() })
 		if i < 0 {
-			return len(in.Record.GetWish().GetSpec().GetContainers())
+			return len(order)
 		}
 		return i
 	}
@@ -128,11 +183,14 @@ func policy(r *sandboxhostv1.SandboxRecord) resourcev1.RestartPolicy {
 	return resourcev1.RestartPolicy_RESTART_POLICY_ALWAYS
 }
 
-// restarts says whether an exit of the current attempt asks for another one.
+// restarts says whether an exit of the current attempt asks for another one. An
+// init container that ended well has done its work.
 func restarts(r *sandboxhostv1.SandboxRecord) bool {
 	switch policy(r) {
 	case resourcev1.RestartPolicy_RESTART_POLICY_ALWAYS:
-		return anyExit(r, func(*resourcev1.ContainerExit) bool { return true })
+		return anyExit(r, func(e *resourcev1.ContainerExit) bool {
+			return badExit(e) || !containerSpec(r, e.GetContainer()).GetInit()
+		})
 	case resourcev1.RestartPolicy_RESTART_POLICY_ON_FAILURE:
 		return anyFailed(r)
 	}
@@ -140,9 +198,19 @@ func restarts(r *sandboxhostv1.SandboxRecord) bool {
 }
 
 func anyFailed(r *sandboxhostv1.SandboxRecord) bool {
+	return anyExit(r, badExit)
+}
+
+// initFailed says that an init container of the current attempt did not end with
+// code 0, so that nothing else can be started.
+func initFailed(r *sandboxhostv1.SandboxRecord) bool {
 	return anyExit(r, func(e *resourcev1.ContainerExit) bool {
-		return e.GetUnknown() || e.GetCode() != 0 || e.GetSignal() != 0
+		return badExit(e) && containerSpec(r, e.GetContainer()).GetInit()
 	})
+}
+
+func badExit(e *resourcev1.ContainerExit) bool {
+	return e.GetUnknown() || e.GetCode() != 0 || e.GetSignal() != 0
 }
 
 func anyExit(r *sandboxhostv1.SandboxRecord, is func(*resourcev1.ContainerExit) bool) bool {

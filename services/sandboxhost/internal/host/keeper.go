@@ -151,7 +151,7 @@ func (k *keeper) wait(ctx context.Context, limit time.Duration) {
 	case <-k.held: // the next decision hears of it
 	case <-k.look:
 		k.fresh = false
-		if k.retry.blind { // somebody can see again
+		if k.retry.blind || k.rec.GetStatus().GetPhase() == running { // somebody can see again, or something ended
 			k.retry.at = 0
 		}
 	case <-timer.C:
@@ -182,14 +182,20 @@ func (k *keeper) input(now time.Duration) Input {
 		BackoffOver: k.rec.GetNextAtBoottime() == nil || k.rec.GetNextAtBoottime().AsDuration() <= now,
 		ImagesReady: k.life.images,
 		Failed:      k.life.failure != nil,
-		GraceOver:   k.rec.GetStopSentBoottime() != nil && k.graceEnd() <= now || held.over(now),
+		GraceOver:   k.graceOver(now, held.over(now)),
 		Noted:       k.life.noted,
 		Signalled:   k.life.signalled,
 	}
 }
 
-func (k *keeper) graceEnd() time.Duration {
-	return k.rec.GetStopSentBoottime().AsDuration() + grace(k.rec)
+// graceOver has the containers that are ended by force now.
+func (k *keeper) graceOver(now time.Duration, all bool) map[string]bool {
+	over := make(map[string]bool)
+	for _, c := range k.observed.Containers {
+		end, known := stopEnd(k.rec, c)
+		over[c.ID] = all || known && end <= now
+	}
+	return over
 }
 
 // restFor is how long a keeper may rest before time itself changes a decision.
@@ -203,15 +209,17 @@ func (k *keeper) restFor(now time.Duration) time.Duration {
 	if k.rec.GetNextAtBoottime() != nil {
 		until(k.rec.GetNextAtBoottime().AsDuration())
 	}
-	if k.rec.GetStopSentBoottime() != nil && len(k.observed.Containers) > 0 {
-		until(k.graceEnd())
+	for _, c := range k.observed.Containers {
+		if end, known := stopEnd(k.rec, c); known {
+			until(end)
+		}
+		if k.life.signalled[c.ID] == syscall.SIGKILL {
+			until(now + killAgain)
+		}
 	}
 	held, _ := k.host.heldBy(k.rec.GetWish().GetManager())
 	if held.limited && len(k.observed.Containers) > 0 {
 		until(held.deadline)
-	}
-	if len(k.life.signalled) > 0 && len(k.observed.Containers) > 0 && (k.graceEnd() <= now || held.over(now)) {
-		until(now + killAgain)
 	}
 	if d, ok := k.cutOffAt(); ok {
 		until(d)

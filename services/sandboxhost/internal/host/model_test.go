@@ -91,7 +91,10 @@ func (m *model) step() (rested bool) {
 	in := Input{
 		Record: m.rec, SpecHash: m.hash(m.rec.GetWish().GetSpec()), Observed: m.observe(),
 		CutOff: m.cutOff, Held: m.held, BackoffOver: true, ImagesReady: m.images, Failed: m.failed,
-		GraceOver: m.graceOver || m.held && m.deadline, Noted: m.noted, Signalled: m.signalled,
+		GraceOver: make(map[string]bool), Noted: m.noted, Signalled: m.signalled,
+	}
+	for _, c := range in.Observed.Containers {
+		in.GraceOver[c.ID] = m.graceOver || m.held && m.deadline
 	}
 	before := proto.CloneOf(m.rec)
 	d := Next(in)
@@ -134,13 +137,21 @@ func (m *model) do(a engine.Action) {
 			}
 		}
 	}
+	if a.Step == engine.StepCreate || a.Step == engine.StepStart {
+		m.checkOrder(a.Container)
+	}
 	if a.Step == engine.StepDelete {
 		m.checkNoted(a.ContainerID)
+	}
+	if a.Step == engine.StepSignal || a.Step == engine.StepPreStop {
+		m.rec = proto.CloneOf(m.rec)
+		beginStop(m.rec, a.ContainerID, m.at())
+		m.saved = m.rec
 	}
 	attempt := engine.Attempt{
 		Wish: m.rec.GetWish(), SpecHash: m.hash(m.rec.GetWish().GetSpec()), Number: m.rec.GetStatus().GetAttempt(),
 	}
-	if err := m.engine.Do(context.Background(), attempt, a); err != nil {
+	if err := m.engine.Do(context.Background(), attempt, a); err != nil && a.Step != engine.StepPreStop {
 		if !bringsUp(a.Step) {
 			m.t.Fatalf("%s: %v\n%s", a.Step, err, m.story())
 		}
@@ -150,7 +161,39 @@ func (m *model) do(a engine.Action) {
 	case engine.StepImages:
 		m.images = true
 	case engine.StepSignal:
+		m.checkPreStopped(a)
 		m.signalled[a.ContainerID] = a.Signal
+	case engine.StepPreStop:
+		endPreStop(m.rec, a.ContainerID, m.at())
+		m.saved = m.rec
+	}
+}
+
+// checkOrder demands that init containers run alone, one after the other, and that
+// no other is made before all of them have ended well.
+func (m *model) checkOrder(name string) {
+	if (Input{Record: m.rec, Observed: m.observe()}).initOver() && !containerSpec(m.rec, name).GetInit() {
+		return // what was written about them may be lost
+	}
+	for _, spec := range startOrder(m.rec.GetWish().GetSpec().GetContainers()) {
+		if spec.GetName() == name {
+			return
+		}
+		for _, s := range m.rec.GetStatus().GetContainers() {
+			if spec.GetInit() && s.GetName() == spec.GetName() && (s.GetExit() == nil || badExit(s.GetExit())) {
+				m.t.Fatalf("%s is made before init container %s has ended well\n%s", name, spec.GetName(), m.story())
+			}
+		}
+	}
+}
+
+// checkPreStopped demands that a container is asked to end only after its pre-stop
+// command.
+func (m *model) checkPreStopped(a engine.Action) {
+	for _, c := range m.observe().Containers {
+		if c.ID == a.ContainerID && c.Made().GetPreStop() != nil && a.Signal != syscall.SIGKILL && m.engine.PreStops()[c.ID] == 0 {
+			m.t.Fatalf("%s is asked to end before its pre-stop command\n%s", c.ID, m.story())
+		}
 	}
 }
 
@@ -214,7 +257,7 @@ func (m *model) alive() int {
 // disturb does something that may happen at any time.
 func (m *model) disturb(r *rand.Rand) {
 	name := string(rune('a' + r.IntN(3)))
-	switch r.IntN(10) {
+	switch r.IntN(11) {
 	case 0:
 		_ = m.engine.End(m.uid, name, engine.Exit{Code: uint32(r.IntN(2))}) // may not run
 	case 1:
@@ -240,6 +283,11 @@ func (m *model) disturb(r *rand.Rand) {
 		m.reboot()
 	case 9: // a hold is placed or lifted
 		m.held, m.deadline = !m.held, r.IntN(3) == 0
+	case 10: // other limits, in place
+		m.wish(func(s *resourcev1.SandboxSpec) {
+			c := s.GetContainers()[r.IntN(len(s.GetContainers()))]
+			c.Limits = &resourcev1.ResourceLimits{PidsLimit: new(int64(1 + r.IntN(3)))}
+		})
 	}
 }
 

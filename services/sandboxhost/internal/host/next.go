@@ -2,7 +2,6 @@ package host
 
 import (
 	"slices"
-	"syscall"
 
 	"staddle.internal/services/sandboxhost/internal/engine"
 
@@ -15,10 +14,11 @@ import (
 //
 //	PENDING    waits for its turn or for the end of a back-off
 //	PREPARING  images, namespaces, network
-//	STARTING   each container in the order of the spec: create, start
+//	STARTING   each init container in the order of the spec, one after the other,
+//	           to its end with code 0; then each of the others: create, start
 //	RUNNING    all were started; one that ends is written down
-//	STOPPING   the stop signal in reverse order, each after the one before has
-//	           ended; after the grace period all are killed; then removed
+//	STOPPING   pre-stop command and stop signal in reverse order, each after the one
+//	           before has ended; after its grace period each is killed; then removed
 //	STOPPED, FAILED  nothing is left but record and output
 //
 // When a container ends by itself and the restart policy says restart, the others
@@ -60,7 +60,7 @@ func (in Input) mustEnd() (sandboxhostv1.AttemptEnd, string) {
 		return endReplaced, ReasonReplaced
 	case in.Failed:
 		return endFailed, ReasonStepFailed
-	case allEnded(in.Record) || restarts(in.Record):
+	case allEnded(in.Record) || initFailed(in.Record) || restarts(in.Record):
 		return endExited, ReasonExited
 	case status.GetPhase() == starting && len(in.Observed.Containers) > 0 && !in.Observed.Namespaces:
 		return endFailed, ReasonNamespacesLost
@@ -87,7 +87,7 @@ func (in Input) bringUp() Decision {
 	case !missing && in.networkLost():
 		return act(engine.StepNetwork)
 	case !missing:
-		return Decision{}
+		return in.settled()
 	case in.Wait != "": // adopted in a later phase than it waits in
 		return Decision{Reason: in.Wait}
 	case !in.ImagesReady:
@@ -99,12 +99,31 @@ func (in Input) bringUp() Decision {
 	case phase < starting:
 		return Decision{Kind: Enter, Phase: starting}
 	}
+	if c.State == engine.Running { // an init container: what follows waits for its end
+		return Decision{Reason: ReasonInitializing}
+	}
 	step := engine.StepCreate
 	if c.State == engine.Created && c.Task {
 		step = engine.StepStart
 	}
 	id := engine.ContainerID(in.Observed.UID, name, in.Record.GetStatus().GetAttempt())
 	return Decision{Kind: Act, Action: engine.Action{Step: step, Container: name, ContainerID: id}}
+}
+
+// settled keeps what runs as it is wished for, and removes what is left of init
+// containers.
+func (in Input) settled() Decision {
+	for _, c := range in.Observed.Containers {
+		name := c.Note.GetContainer()
+		spec := in.wished(name)
+		switch {
+		case c.State == engine.Running && !sameLimits(spec.GetLimits(), c.Limits):
+			return Decision{Kind: Act, Action: engine.Action{Step: engine.StepLimits, Container: name, ContainerID: c.ID}}
+		case c.State != engine.Running && spec.GetInit():
+			return Decision{Kind: Act, Action: engine.Action{Step: engine.StepDelete, Container: name, ContainerID: c.ID}}
+		}
+	}
+	return Decision{}
 }
 
 // networkLost says that somebody took the interface of a sandbox away that can have
@@ -138,37 +157,6 @@ func (in Input) windDown() Decision {
 		return Decision{Kind: TornDown}
 	}
 	return Decision{Reason: status.GetReason()}
-}
-
-// clear ends and removes containers, the last of the spec first.
-func (in Input) clear(containers []engine.Container) Decision {
-	containers = in.inReverse(containers)
-	alive := false
-	for _, c := range containers {
-		if c.State != engine.Running {
-			continue
-		}
-		alive = true
-		signal := syscall.SIGTERM
-		if in.GraceOver {
-			signal = syscall.SIGKILL
-		}
-		if in.Signalled[c.ID] != signal {
-			return Decision{Kind: Act, Action: engine.Action{
-				Step: engine.StepSignal, Container: c.Note.GetContainer(), ContainerID: c.ID, Signal: signal,
-			}}
-		}
-		if !in.GraceOver {
-			break // the one before waits until this one has ended
-		}
-	}
-	if alive {
-		return Decision{Reason: in.Record.GetStatus().GetReason()}
-	}
-	c := containers[0]
-	return Decision{Kind: Act, Action: engine.Action{
-		Step: engine.StepDelete, Container: c.Note.GetContainer(), ContainerID: c.ID,
-	}}
 }
 
 // again says whether another attempt follows this one, and whether after a

@@ -2,9 +2,12 @@ package host
 
 import (
 	"math/rand/v2"
+	"strconv"
 	"testing"
+	"time"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"staddle.internal/services/sandboxhost/internal/engine"
 	"staddle.internal/services/sandboxhost/internal/engine/mem"
@@ -39,6 +42,17 @@ func TestNext_Life(t *testing.T) {
 	exit := func(code string) *resourcev1.ContainerSpec { return command(mem.CommandExit, code) }
 	stop := func(s *resourcev1.SandboxSpec) { s.Desired = resourcev1.DesiredState_DESIRED_STATE_STOPPED }
 	start := func(s *resourcev1.SandboxSpec) { s.Desired = resourcev1.DesiredState_DESIRED_STATE_RUNNING }
+	init := func(code string) *resourcev1.ContainerSpec {
+		c := exit(code)
+		c.Init = true
+		return c
+	}
+	initSleep := func() *resourcev1.ContainerSpec {
+		c := sleep()
+		c.Init = true
+		return c
+	}
+	limits := func(pids int64) *resourcev1.ResourceLimits { return &resourcev1.ResourceLimits{PidsLimit: &pids} }
 	tests := []struct {
 		name    string
 		spec    *resourcev1.SandboxSpec
@@ -150,6 +164,61 @@ func TestNext_Life(t *testing.T) {
 			m.settle()
 			m.held = false
 		}, 1, stopped, ReasonHeld, 0},
+		{"init containers, then the others", specOf(always, sleep(), init("0"), init("0")), nil, 1, running, "", 1},
+		{"init container failed and stays", specOf(never, init("3"), sleep()), nil, 1, failed, ReasonExited, 0},
+		{"waits for an init container", specOf(always, initSleep(), sleep()), nil, 1, starting, "", 1},
+		{"init container ended well", specOf(onFailure, initSleep(), sleep()), func(m *model) {
+			m.end("a", engine.Exit{Code: 0})
+		}, 1, running, "", 1},
+		{"init container failed and comes again", specOf(onFailure, initSleep(), sleep()), func(m *model) {
+			m.end("a", engine.Exit{Code: 2})
+		}, 2, starting, "", 1},
+		{"init container stopped", specOf(onFailure, initSleep(), sleep()), func(m *model) { m.wish(stop) }, 1, stopped, ReasonStopped, 0},
+		{"init containers run once per attempt, also without a journal", specOf(always, init("0"), sleep()), func(m *model) {
+			m.forgetLife()
+			m.rec, _ = restore(nil, nil, m.observe(), m.boot, m.at())
+			m.settle()
+			if n := m.engine.Starts()[engine.ContainerID(m.uid, "a", 1)]; n != 1 {
+				t.Errorf("the init container was started %d times", n)
+			}
+		}, 1, running, "", 1},
+		{"init containers again with each attempt", specOf(always, init("0"), sleep()), func(m *model) {
+			m.end("b", engine.Exit{Code: 0})
+		}, 2, running, "", 1},
+		{"other limits in place", specOf(always, sleep(), sleep()), func(m *model) {
+			m.wish(func(s *resourcev1.SandboxSpec) { s.Containers[1].Limits = limits(7) })
+			m.settle()
+			if got := m.observe().Containers[1].Limits.GetPidsLimit(); got != 7 {
+				t.Errorf("the limit is %d, want 7\n%s", got, m.story())
+			}
+			m.wish(func(s *resourcev1.SandboxSpec) { s.Containers[1].Limits = nil })
+			m.settle()
+			if got := m.observe().Containers[1].Limits; got != nil {
+				t.Errorf("the limits are %v, want none\n%s", got, m.story())
+			}
+		}, 1, running, "", 2},
+		{"other limits and another spec", specOf(always, sleep()), func(m *model) {
+			m.wish(func(s *resourcev1.SandboxSpec) { s.Containers[0].Limits, s.Hostname = limits(7), "other" })
+		}, 2, running, "", 1},
+		{"other limits while it is replaced", specOf(always, command(mem.CommandIgnoreTerm)), func(m *model) {
+			m.wish(func(s *resourcev1.SandboxSpec) { s.Hostname = "other" })
+			m.step()
+			m.wish(func(s *resourcev1.SandboxSpec) { s.Containers[0].Limits = limits(7) })
+			m.settle()
+			if got := m.observe().Containers[0]; got.Limits.GetPidsLimit() != 7 || got.Note.GetWish().GetSpec().GetHostname() != "other" {
+				t.Errorf("got %v, want all of the newest wish\n%s", got, m.story())
+			}
+		}, 2, running, "", 1},
+		{"other limits after the end", specOf(never, exit("1")), func(m *model) {
+			m.wish(func(s *resourcev1.SandboxSpec) { s.Containers[0].Limits = limits(7) })
+		}, 2, failed, ReasonExited, 0},
+		{"policy and grace in place", specOf(always, sleep()), func(m *model) {
+			m.wish(func(s *resourcev1.SandboxSpec) {
+				s.RestartPolicy, s.TerminationGracePeriod = never, durationpb.New(time.Second)
+				s.RestartBackoff = &resourcev1.RestartBackoff{Initial: durationpb.New(time.Second)}
+				s.Disconnect, s.NodeSelector = &resourcev1.DisconnectPolicy{}, map[string]string{"zone": "a"}
+			})
+		}, 1, running, "", 1},
 		{"interface taken away", specOf(always, sleep()), func(m *model) { m.engine.Detach(m.uid) }, 1, running, "", 1},
 		{"unreadable", specOf(always, sleep()), func(m *model) {
 			m.engine.Garble(m.uid, "a")
@@ -223,14 +292,27 @@ func TestNext_ComesToRest(t *testing.T) {
 func randomSpec(r *rand.Rand) *resourcev1.SandboxSpec {
 	policies := []resourcev1.RestartPolicy{always, onFailure, never}
 	var containers []*resourcev1.ContainerSpec
-	for range 1 + r.IntN(3) {
-		if r.IntN(3) == 0 {
-			containers = append(containers, command(mem.CommandIgnoreTerm))
-		} else {
-			containers = append(containers, command("sleep"))
+	policy := policies[r.IntN(len(policies))]
+	n := 1 + r.IntN(3)
+	for i := range n {
+		c := command("sleep")
+		switch init := i < n-1 && r.IntN(2) == 0; {
+		case init:
+			code := 0
+			if policy == never { // else it would be tried for ever
+				code = r.IntN(5) / 4
+			}
+			c = command(mem.CommandExit, strconv.Itoa(code))
+			c.Init = true
+		case r.IntN(3) == 0:
+			c = command(mem.CommandIgnoreTerm)
 		}
+		if !c.GetInit() && r.IntN(3) == 0 {
+			c.PreStop = &resourcev1.ExecAction{Command: []string{mem.CommandExit, strconv.Itoa(r.IntN(2))}}
+		}
+		containers = append(containers, c)
 	}
-	return specOf(policies[r.IntN(len(policies))], containers...)
+	return specOf(policy, containers...)
 }
 
 // A live container of an attempt that the record does not know is ended before

@@ -217,3 +217,13 @@ func inBubble(t *testing.T, f func(n *node)) {
 		n.kill()
 	})
 }
+
+// refuse lets a step fail in a way that may pass.
+func (n *node) refuse(step engine.Step, why string) {
+	n.engine.Before = func(_ context.Context, _ id.Sandbox, a engine.Action) error {
+		if a.Step == step {
+			return fault.New(fault.Unavailable, "%s", why)
+		}
+		return nil
+	}
+}

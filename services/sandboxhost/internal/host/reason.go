@@ -37,6 +37,8 @@ const (
 	ReasonUnseen = "RUNTIME_UNAVAILABLE"
 	// ReasonWaitingForCluster: after a reboot, waits to be named by the cluster.
 	ReasonWaitingForCluster = "WAITING_FOR_CLUSTER"
+	// ReasonInitializing: an init container runs, what follows waits for its end.
+	ReasonInitializing = "INITIALIZING"
 	// ReasonWaitingForDisk: waits for a disk that it mounts.
 	ReasonWaitingForDisk = "WAITING_FOR_DISK"
 )
@@ -53,6 +55,7 @@ var sentences = map[string]string{
 	ReasonNamespacesLost:    "the namespaces of the sandbox went away",
 	ReasonUnseen:            "the container runtime cannot be asked; this is what was seen last",
 	ReasonWaitingForCluster: "the node was started anew; waiting until the cluster names this sandbox again",
+	ReasonInitializing:      "an init container has not ended yet; the others start after it",
 	ReasonWaitingForDisk:    "waiting for the disks that it mounts to be granted",
 }
 

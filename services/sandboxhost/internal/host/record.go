@@ -7,6 +7,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"staddle.internal/kit/backoff"
 	"staddle.internal/kit/fault"
 	"staddle.internal/services/sandboxhost/internal/engine"
 
@@ -27,6 +28,8 @@ type moment struct {
 	Boot time.Duration
 }
 
+func (m moment) boot() *durationpb.Duration { return durationpb.New(m.Boot) }
+
 // newRecord is the record of a wish that was just accepted.
 func newRecord(wish *sandboxhostv1.Wish, hash, boot string, at moment) *sandboxhostv1.SandboxRecord {
 	wish = proto.CloneOf(wish)
@@ -41,7 +44,7 @@ func newRecord(wish *sandboxhostv1.Wish, hash, boot string, at moment) *sandboxh
 func startAttempt(r *sandboxhostv1.SandboxRecord, n uint64, hash string, at moment) {
 	r.AttemptSpecHash = hash
 	r.End = endNone
-	r.StopSentBoottime, r.RunningSinceBoottime, r.NextAtBoottime = nil, nil, nil
+	r.StopSentBoottime, r.RunningSinceBoottime, r.NextAtBoottime, r.Stops = nil, nil, nil, nil
 	s := r.GetStatus()
 	s.Attempt, s.NextAt, s.PhaseTimes, s.Reason, s.Message = n, nil, nil, "", ""
 	s.Containers = nil
@@ -103,7 +106,8 @@ func locate(r *sandboxhostv1.SandboxRecord, wish *sandboxhostv1.Wish) {
 }
 
 // accept puts a newer wish into the record. An attempt that has not begun yet
-// is for the new spec from then on and need not wait.
+// is for the new spec from then on and need not wait; one that has is so if all that
+// differs can be changed in place.
 func accept(r *sandboxhostv1.SandboxRecord, wish *sandboxhostv1.Wish, hash string, at moment) {
 	old := r.GetWish()
 	r.Wish = proto.CloneOf(wish)
@@ -111,15 +115,25 @@ func accept(r *sandboxhostv1.SandboxRecord, wish *sandboxhostv1.Wish, hash strin
 	locate(r, wish)
 	s := r.GetStatus()
 	s.ObservedGeneration = wish.GetGeneration()
-	if s.GetPhase() == pending && r.GetAttemptSpecHash() != hash {
+	switch {
+	case s.GetPhase() == pending && r.GetAttemptSpecHash() != hash:
 		r.Failures = 0
 		times := s.GetPhaseTimes()
 		startAttempt(r, s.GetAttempt(), hash, at)
 		s.PhaseTimes = times
+	case s.GetPhase() <= running && isFor(r, old) && engine.SameContainers(old.GetSpec(), wish.GetSpec()):
+		r.AttemptSpecHash = hash
 	}
 	if wish.GetSpec().GetDesired() == resourcev1.DesiredState_DESIRED_STATE_STOPPED {
 		asked(r)
 	}
+}
+
+// isFor says whether the current attempt is made for a wish, and not for another
+// one that is to be replaced.
+func isFor(r *sandboxhostv1.SandboxRecord, wish *sandboxhostv1.Wish) bool {
+	hash, err := engine.SpecHash(wish.GetSpec())
+	return err == nil && hash == r.GetAttemptSpecHash()
 }
 
 // remove notes that the wish has ended.
@@ -149,7 +163,7 @@ func enter(r *sandboxhostv1.SandboxRecord, d Decision, message string, at moment
 		r.StopSentBoottime = durationpb.New(at.Boot)
 		r.NextAtBoottime = nil
 	case stopped, failed:
-		r.StopSentBoottime, r.RunningSinceBoottime = nil, nil
+		r.StopSentBoottime, r.RunningSinceBoottime, r.Stops = nil, nil, nil
 		s.Addresses = nil
 	}
 }
@@ -182,7 +196,7 @@ func noteExit(r *sandboxhostv1.SandboxRecord, c engine.Container, at moment) {
 	}
 	for _, cs := range s.GetContainers() {
 		if cs.GetName() == e.GetContainer() && e.GetAttempt() == s.GetAttempt() {
-			cs.Exit, cs.Pid = e, 0
+			cs.Exit, cs.Pid, cs.Limits = e, 0, nil
 			cs.OomKills = max(cs.GetOomKills(), e.GetOomKills())
 		}
 	}
@@ -218,12 +232,12 @@ func mirror(r *sandboxhostv1.SandboxRecord, o engine.Observed) {
 		s.Addresses = append(s.Addresses, a.String())
 	}
 	for _, cs := range s.GetContainers() {
-		cs.Pid = 0
+		cs.Pid, cs.Limits = 0, nil
 		for _, c := range o.Containers {
 			if c.Note.GetContainer() != cs.GetName() || c.Note.GetAttempt() != s.GetAttempt() {
 				continue
 			}
-			cs.Id, cs.Pid = c.ID, c.PID
+			cs.Id, cs.Pid, cs.Limits = c.ID, c.PID, c.Limits
 			cs.OomKills = max(cs.GetOomKills(), c.OOMKills)
 			if !c.StartedAt.IsZero() {
 				cs.StartedAt = timestamppb.New(c.StartedAt)
@@ -232,10 +246,28 @@ func mirror(r *sandboxhostv1.SandboxRecord, o engine.Observed) {
 	}
 }
 
-// grace is the time between stop signal and kill.
+// grace is the time between the begin of a stop and the kill of containers that have
+// none of their own.
 func grace(r *sandboxhostv1.SandboxRecord) time.Duration {
 	if p := r.GetWish().GetSpec().GetTerminationGracePeriod(); p != nil {
 		return p.AsDuration()
 	}
 	return defaultGrace
+}
+
+// restartBackoff is the series of waits of a sandbox: what its spec says, else that
+// of the node.
+func restartBackoff(r *sandboxhostv1.SandboxRecord, p backoff.Policy) backoff.Policy {
+	b := r.GetWish().GetSpec().GetRestartBackoff()
+	if b.GetInitial() != nil {
+		p.Initial = b.GetInitial().AsDuration()
+	}
+	if b.GetCap() != nil {
+		p.Cap = b.GetCap().AsDuration()
+		p.Initial = min(p.Initial, p.Cap)
+	}
+	if b.GetResetAfter() != nil {
+		p.Stable = b.GetResetAfter().AsDuration()
+	}
+	return p
 }

@@ -327,32 +327,39 @@ func (x *Sandbox) GetStatus() *SandboxStatus {
 	return nil
 }
 
-// SandboxSpec says what a sandbox should be. A change of anything but desired
-// replaces its containers.
+// SandboxSpec says what a sandbox should be. What is marked "in place" can be
+// changed while the containers go on; a change of anything else replaces them, in
+// order, under a new attempt. In place are desired, restart_policy, restart_backoff,
+// termination_grace_period, disconnect, node_selector, and the limits of containers.
 type SandboxSpec struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Whether it should run.
 	Desired DesiredState `protobuf:"varint,1,opt,name=desired,proto3,enum=staddle.resource.v1.DesiredState" json:"desired,omitempty"`
-	// Its containers, started in this order and stopped in reverse; 1 to 16,
-	// with different names.
+	// Its containers, started in this order and stopped in reverse; those with init
+	// come before all others, each when the one before has ended with code 0. 1 to
+	// 16, with different names, at least one without init.
 	Containers []*ContainerSpec `protobuf:"bytes,2,rep,name=containers,proto3" json:"containers,omitempty"`
 	// Which network the containers see. Unset means NETWORK_MODE_SANDBOX.
 	Network NetworkMode `protobuf:"varint,3,opt,name=network,proto3,enum=staddle.resource.v1.NetworkMode" json:"network,omitempty"`
-	// What happens when a container ends. Unset means RESTART_POLICY_ALWAYS.
+	// What happens when a container ends. Unset means RESTART_POLICY_ALWAYS. In place.
 	RestartPolicy RestartPolicy `protobuf:"varint,4,opt,name=restart_policy,json=restartPolicy,proto3,enum=staddle.resource.v1.RestartPolicy" json:"restart_policy,omitempty"`
-	// Time between the stop signal and the end by force. Unset means 10 s;
-	// 0 to 1 hour.
+	// Time between the begin of a stop and the end by force, of all containers that
+	// have no termination_grace_period of their own. Unset means 10 s; 0 to 1 hour.
+	// In place.
 	TerminationGracePeriod *durationpb.Duration `protobuf:"bytes,5,opt,name=termination_grace_period,json=terminationGracePeriod,proto3" json:"termination_grace_period,omitempty"`
 	// Host name inside. Unset means the name of the sandbox.
 	Hostname string `protobuf:"bytes,6,opt,name=hostname,proto3" json:"hostname,omitempty"`
 	// What the node does with it when it is cut off from the coordinator. Unset
-	// means: keep it.
+	// means: keep it. In place.
 	Disconnect *DisconnectPolicy `protobuf:"bytes,7,opt,name=disconnect,proto3" json:"disconnect,omitempty"`
 	// Labels that a node must have to be chosen; all must match. Empty means any
-	// node. At most 16 pairs.
-	NodeSelector  map[string]string `protobuf:"bytes,8,rep,name=node_selector,json=nodeSelector,proto3" json:"node_selector,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// node. At most 16 pairs. In place, and without effect once it is placed.
+	NodeSelector map[string]string `protobuf:"bytes,8,rep,name=node_selector,json=nodeSelector,proto3" json:"node_selector,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// How long it waits before it starts again after containers ended by themselves
+	// or a start failed. Unset means the values that RestartBackoff names. In place.
+	RestartBackoff *RestartBackoff `protobuf:"bytes,9,opt,name=restart_backoff,json=restartBackoff,proto3" json:"restart_backoff,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *SandboxSpec) Reset() {
@@ -441,6 +448,13 @@ func (x *SandboxSpec) GetNodeSelector() map[string]string {
 	return nil
 }
 
+func (x *SandboxSpec) GetRestartBackoff() *RestartBackoff {
+	if x != nil {
+		return x.RestartBackoff
+	}
+	return nil
+}
+
 // DisconnectPolicy says how long a sandbox goes on without a session of its
 // node at the coordinator.
 type DisconnectPolicy struct {
@@ -512,10 +526,25 @@ type ContainerSpec struct {
 	// User as "uid", "uid:gid", "name" or "name:group", looked up in the image.
 	// Unset means the image's.
 	User string `protobuf:"bytes,7,opt,name=user,proto3" json:"user,omitempty"`
-	// Limits. Unset fields mean no limit, but for pids.
+	// Limits. Unset fields mean no limit, but for pids. In place.
 	Limits *ResourceLimits `protobuf:"bytes,8,opt,name=limits,proto3" json:"limits,omitempty"`
 	// Disks to mount; at most 16 with different paths.
-	Disks         []*DiskMount `protobuf:"bytes,9,rep,name=disks,proto3" json:"disks,omitempty"`
+	Disks []*DiskMount `protobuf:"bytes,9,rep,name=disks,proto3" json:"disks,omitempty"`
+	// True makes it an init container: it runs to its end once per attempt, and what
+	// follows starts only when it has ended with code 0. One that ends otherwise ends
+	// the attempt, and the restart policy decides whether there is another.
+	Init bool `protobuf:"varint,30,opt,name=init,proto3" json:"init,omitempty"`
+	// Time between the begin of its own stop and its end by force. Unset means that of
+	// the sandbox, counted from the begin of the sandbox's stop; 0 to 1 hour.
+	TerminationGracePeriod *durationpb.Duration `protobuf:"bytes,31,opt,name=termination_grace_period,json=terminationGracePeriod,proto3" json:"termination_grace_period,omitempty"`
+	// Signal that asks its main process to end, such as "SIGQUIT", "QUIT" or
+	// "SIGRTMIN+3". Unset means the one that the image names, else SIGTERM.
+	StopSignal string `protobuf:"bytes,32,opt,name=stop_signal,json=stopSignal,proto3" json:"stop_signal,omitempty"`
+	// Command that is run inside before the stop signal, whenever it is stopped while
+	// it runs. Its time comes out of the grace period, of which the last two seconds
+	// (half of it, if that is less) are left to the signal. However it ends, the stop
+	// goes on. Not for init containers.
+	PreStop       *ExecAction `protobuf:"bytes,33,opt,name=pre_stop,json=preStop,proto3" json:"pre_stop,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -609,6 +638,34 @@ func (x *ContainerSpec) GetLimits() *ResourceLimits {
 func (x *ContainerSpec) GetDisks() []*DiskMount {
 	if x != nil {
 		return x.Disks
+	}
+	return nil
+}
+
+func (x *ContainerSpec) GetInit() bool {
+	if x != nil {
+		return x.Init
+	}
+	return false
+}
+
+func (x *ContainerSpec) GetTerminationGracePeriod() *durationpb.Duration {
+	if x != nil {
+		return x.TerminationGracePeriod
+	}
+	return nil
+}
+
+func (x *ContainerSpec) GetStopSignal() string {
+	if x != nil {
+		return x.StopSignal
+	}
+	return ""
+}
+
+func (x *ContainerSpec) GetPreStop() *ExecAction {
+	if x != nil {
+		return x.PreStop
 	}
 	return nil
 }
@@ -1107,7 +1164,10 @@ type ContainerStatus struct {
 	// How many of its processes the kernel has ended in this attempt for using more
 	// memory than its limit: the main one, a child of it, or a program executed
 	// beside it. As the kernel counts; it only grows. 0 also where nothing counts.
-	OomKills      uint64 `protobuf:"varint,6,opt,name=oom_kills,json=oomKills,proto3" json:"oom_kills,omitempty"`
+	OomKills uint64 `protobuf:"varint,6,opt,name=oom_kills,json=oomKills,proto3" json:"oom_kills,omitempty"`
+	// The limits that it has now. They differ from those of the spec while a change is
+	// on its way, or cannot be made. Unset while it does not run.
+	Limits        *ResourceLimits `protobuf:"bytes,7,opt,name=limits,proto3" json:"limits,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1182,6 +1242,13 @@ func (x *ContainerStatus) GetOomKills() uint64 {
 		return x.OomKills
 	}
 	return 0
+}
+
+func (x *ContainerStatus) GetLimits() *ResourceLimits {
+	if x != nil {
+		return x.Limits
+	}
+	return nil
 }
 
 // ContainerExit says how a container ended. An answer that was not to be had
@@ -1302,17 +1369,18 @@ var File_staddle_resource_v1_sandbox_proto protoreflect.FileDescriptor
 
 const file_staddle_resource_v1_sandbox_proto_rawDesc = "" +
 	"\n" +
-	"!staddle/resource/v1/sandbox.proto\x12\x13staddle.resource.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xc0\x01\n" +
+	"!staddle/resource/v1/sandbox.proto\x12\x13staddle.resource.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a&staddle/resource/v1/sandbox_life.proto\"\xc0\x01\n" +
 	"\aSandbox\x124\n" +
 	"\x04spec\x18\x01 \x01(\v2 .staddle.resource.v1.SandboxSpecR\x04spec\x12C\n" +
 	"\tplacement\x18\x02 \x01(\v2%.staddle.resource.v1.SandboxPlacementR\tplacement\x12:\n" +
-	"\x06status\x18\x03 \x01(\v2\".staddle.resource.v1.SandboxStatusR\x06status\"\xc7\x06\n" +
+	"\x06status\x18\x03 \x01(\v2\".staddle.resource.v1.SandboxStatusR\x06status\"\x83\b\n" +
 	"\vSandboxSpec\x12G\n" +
 	"\adesired\x18\x01 \x01(\x0e2!.staddle.resource.v1.DesiredStateB\n" +
-	"\xbaH\a\x82\x01\x04\x10\x01 \x00R\adesired\x12\xbb\x01\n" +
+	"\xbaH\a\x82\x01\x04\x10\x01 \x00R\adesired\x12\xa9\x02\n" +
 	"\n" +
-	"containers\x18\x02 \x03(\v2\".staddle.resource.v1.ContainerSpecBw\xbaHt\xba\x01j\n" +
-	"\x17containers.unique_names\x121container names must be unique within the sandbox\x1a\x1cthis.map(c, c.name).unique()\x92\x01\x04\b\x01\x10\x10R\n" +
+	"containers\x18\x02 \x03(\v2\".staddle.resource.v1.ContainerSpecB\xe4\x01\xbaH\xe0\x01\xba\x01j\n" +
+	"\x17containers.unique_names\x121container names must be unique within the sandbox\x1a\x1cthis.map(c, c.name).unique()\xba\x01i\n" +
+	"\x18containers.not_only_init\x124at least one container must not be an init container\x1a\x17this.exists(c, !c.init)\x92\x01\x04\b\x01\x10\x10R\n" +
 	"containers\x12D\n" +
 	"\anetwork\x18\x03 \x01(\x0e2 .staddle.resource.v1.NetworkModeB\b\xbaH\x05\x82\x01\x02\x10\x01R\anetwork\x12S\n" +
 	"\x0erestart_policy\x18\x04 \x01(\x0e2\".staddle.resource.v1.RestartPolicyB\b\xbaH\x05\x82\x01\x02\x10\x01R\rrestartPolicy\x12b\n" +
@@ -1322,14 +1390,15 @@ const file_staddle_resource_v1_sandbox_proto_rawDesc = "" +
 	"\n" +
 	"disconnect\x18\a \x01(\v2%.staddle.resource.v1.DisconnectPolicyR\n" +
 	"disconnect\x12a\n" +
-	"\rnode_selector\x18\b \x03(\v22.staddle.resource.v1.SandboxSpec.NodeSelectorEntryB\b\xbaH\x05\x9a\x01\x02\x10\x10R\fnodeSelector\x1a?\n" +
+	"\rnode_selector\x18\b \x03(\v22.staddle.resource.v1.SandboxSpec.NodeSelectorEntryB\b\xbaH\x05\x9a\x01\x02\x10\x10R\fnodeSelector\x12L\n" +
+	"\x0frestart_backoff\x18\t \x01(\v2#.staddle.resource.v1.RestartBackoffR\x0erestartBackoff\x1a?\n" +
 	"\x11NodeSelectorEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"_\n" +
 	"\x10DisconnectPolicy\x12K\n" +
 	"\n" +
 	"stop_after\x18\x01 \x01(\v2\x19.google.protobuf.DurationB\x11\xbaH\x0e\xaa\x01\v\"\x05\b\x80\x9a\x9e\x012\x02\b\n" +
-	"R\tstopAfter\"\x8d\x04\n" +
+	"R\tstopAfter\"\xac\b\n" +
 	"\rContainerSpec\x12>\n" +
 	"\x04name\x18\x01 \x01(\tB*\xbaH'r%\x10\x01\x18 2\x1f^[a-z0-9]([-a-z0-9]*[a-z0-9])?$R\x04name\x12 \n" +
 	"\x05image\x18\x02 \x01(\tB\n" +
@@ -1343,7 +1412,14 @@ const file_staddle_resource_v1_sandbox_proto_rawDesc = "" +
 	"workingDir\x12/\n" +
 	"\x04user\x18\a \x01(\tB\x1b\xbaH\x18r\x16\x18@2\x12^[A-Za-z0-9_.:-]*$R\x04user\x12;\n" +
 	"\x06limits\x18\b \x01(\v2#.staddle.resource.v1.ResourceLimitsR\x06limits\x12>\n" +
-	"\x05disks\x18\t \x03(\v2\x1e.staddle.resource.v1.DiskMountB\b\xbaH\x05\x92\x01\x02\x10\x10R\x05disks\"z\n" +
+	"\x05disks\x18\t \x03(\v2\x1e.staddle.resource.v1.DiskMountB\b\xbaH\x05\x92\x01\x02\x10\x10R\x05disks\x12\x12\n" +
+	"\x04init\x18\x1e \x01(\bR\x04init\x12b\n" +
+	"\x18termination_grace_period\x18\x1f \x01(\v2\x19.google.protobuf.DurationB\r\xbaH\n" +
+	"\xaa\x01\a\"\x03\b\x90\x1c2\x00R\x16terminationGracePeriod\x12\xfb\x01\n" +
+	"\vstop_signal\x18  \x01(\tB\xd9\x01\xbaH\xd5\x01\xd8\x01\x01r\xcf\x012\xcc\x01^(SIG)?(ABRT|ALRM|BUS|CHLD|CONT|FPE|HUP|ILL|INT|IO|KILL|PIPE|PROF|PWR|QUIT|SEGV|STKFLT|SYS|TERM|TRAP|TSTP|TTIN|TTOU|URG|USR1|USR2|VTALRM|WINCH|XCPU|XFSZ|RTMIN([+]([1-9]|1[0-5]))?|RTMAX(-([1-9]|1[0-4]))?)$R\n" +
+	"stopSignal\x12:\n" +
+	"\bpre_stop\x18! \x01(\v2\x1f.staddle.resource.v1.ExecActionR\apreStop:k\xbaHh\x1af\n" +
+	"\x1econtainer.init_has_no_pre_stop\x12!an init container has no pre_stop\x1a!!this.init || !has(this.pre_stop)\"z\n" +
 	"\x13EnvironmentVariable\x126\n" +
 	"\x04name\x18\x01 \x01(\tB\"\xbaH\x1fr\x1d\x18\x80\x022\x18^[A-Za-z_][A-Za-z0-9_]*$R\x04name\x12+\n" +
 	"\x05value\x18\x02 \x01(\tB\x15\xbaH\x12r\x10(\x80\x80\b2\n" +
@@ -1393,7 +1469,7 @@ const file_staddle_resource_v1_sandbox_proto_rawDesc = "" +
 	"\tPhaseTime\x12A\n" +
 	"\x05phase\x18\x01 \x01(\x0e2!.staddle.resource.v1.SandboxPhaseB\b\xbaH\x05\x82\x01\x02\x10\x01R\x05phase\x129\n" +
 	"\n" +
-	"entered_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\tenteredAt\"\xea\x01\n" +
+	"entered_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\tenteredAt\"\xa7\x02\n" +
 	"\x0fContainerStatus\x12\x1b\n" +
 	"\x04name\x18\x01 \x01(\tB\a\xbaH\x04r\x02\x18 R\x04name\x12\x18\n" +
 	"\x02id\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x02id\x12\x10\n" +
@@ -1401,7 +1477,8 @@ const file_staddle_resource_v1_sandbox_proto_rawDesc = "" +
 	"\n" +
 	"started_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\tstartedAt\x126\n" +
 	"\x04exit\x18\x05 \x01(\v2\".staddle.resource.v1.ContainerExitR\x04exit\x12\x1b\n" +
-	"\toom_kills\x18\x06 \x01(\x04R\boomKills\"\x8b\x02\n" +
+	"\toom_kills\x18\x06 \x01(\x04R\boomKills\x12;\n" +
+	"\x06limits\x18\a \x01(\v2#.staddle.resource.v1.ResourceLimitsR\x06limits\"\x8b\x02\n" +
 	"\rContainerExit\x12%\n" +
 	"\tcontainer\x18\x01 \x01(\tB\a\xbaH\x04r\x02\x18 R\tcontainer\x12\x18\n" +
 	"\aattempt\x18\x02 \x01(\x04R\aattempt\x12\x12\n" +
@@ -1469,7 +1546,9 @@ var file_staddle_resource_v1_sandbox_proto_goTypes = []any{
 	(*ContainerExit)(nil),         // 15: staddle.resource.v1.ContainerExit
 	nil,                           // 16: staddle.resource.v1.SandboxSpec.NodeSelectorEntry
 	(*durationpb.Duration)(nil),   // 17: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil), // 18: google.protobuf.Timestamp
+	(*RestartBackoff)(nil),        // 18: staddle.resource.v1.RestartBackoff
+	(*ExecAction)(nil),            // 19: staddle.resource.v1.ExecAction
+	(*timestamppb.Timestamp)(nil), // 20: google.protobuf.Timestamp
 }
 var file_staddle_resource_v1_sandbox_proto_depIdxs = []int32{
 	5,  // 0: staddle.resource.v1.Sandbox.spec:type_name -> staddle.resource.v1.SandboxSpec
@@ -1482,28 +1561,32 @@ var file_staddle_resource_v1_sandbox_proto_depIdxs = []int32{
 	17, // 7: staddle.resource.v1.SandboxSpec.termination_grace_period:type_name -> google.protobuf.Duration
 	6,  // 8: staddle.resource.v1.SandboxSpec.disconnect:type_name -> staddle.resource.v1.DisconnectPolicy
 	16, // 9: staddle.resource.v1.SandboxSpec.node_selector:type_name -> staddle.resource.v1.SandboxSpec.NodeSelectorEntry
-	17, // 10: staddle.resource.v1.DisconnectPolicy.stop_after:type_name -> google.protobuf.Duration
-	8,  // 11: staddle.resource.v1.ContainerSpec.env:type_name -> staddle.resource.v1.EnvironmentVariable
-	9,  // 12: staddle.resource.v1.ContainerSpec.limits:type_name -> staddle.resource.v1.ResourceLimits
-	10, // 13: staddle.resource.v1.ContainerSpec.disks:type_name -> staddle.resource.v1.DiskMount
-	18, // 14: staddle.resource.v1.SandboxPlacement.placed_at:type_name -> google.protobuf.Timestamp
-	3,  // 15: staddle.resource.v1.SandboxStatus.phase:type_name -> staddle.resource.v1.SandboxPhase
-	18, // 16: staddle.resource.v1.SandboxStatus.phase_at:type_name -> google.protobuf.Timestamp
-	14, // 17: staddle.resource.v1.SandboxStatus.containers:type_name -> staddle.resource.v1.ContainerStatus
-	15, // 18: staddle.resource.v1.SandboxStatus.exits:type_name -> staddle.resource.v1.ContainerExit
-	18, // 19: staddle.resource.v1.SandboxStatus.next_at:type_name -> google.protobuf.Timestamp
-	18, // 20: staddle.resource.v1.SandboxStatus.torn_down_at:type_name -> google.protobuf.Timestamp
-	13, // 21: staddle.resource.v1.SandboxStatus.phase_times:type_name -> staddle.resource.v1.PhaseTime
-	3,  // 22: staddle.resource.v1.PhaseTime.phase:type_name -> staddle.resource.v1.SandboxPhase
-	18, // 23: staddle.resource.v1.PhaseTime.entered_at:type_name -> google.protobuf.Timestamp
-	18, // 24: staddle.resource.v1.ContainerStatus.started_at:type_name -> google.protobuf.Timestamp
-	15, // 25: staddle.resource.v1.ContainerStatus.exit:type_name -> staddle.resource.v1.ContainerExit
-	18, // 26: staddle.resource.v1.ContainerExit.exited_at:type_name -> google.protobuf.Timestamp
-	27, // [27:27] is the sub-list for method output_type
-	27, // [27:27] is the sub-list for method input_type
-	27, // [27:27] is the sub-list for extension type_name
-	27, // [27:27] is the sub-list for extension extendee
-	0,  // [0:27] is the sub-list for field type_name
+	18, // 10: staddle.resource.v1.SandboxSpec.restart_backoff:type_name -> staddle.resource.v1.RestartBackoff
+	17, // 11: staddle.resource.v1.DisconnectPolicy.stop_after:type_name -> google.protobuf.Duration
+	8,  // 12: staddle.resource.v1.ContainerSpec.env:type_name -> staddle.resource.v1.EnvironmentVariable
+	9,  // 13: staddle.resource.v1.ContainerSpec.limits:type_name -> staddle.resource.v1.ResourceLimits
+	10, // 14: staddle.resource.v1.ContainerSpec.disks:type_name -> staddle.resource.v1.DiskMount
+	17, // 15: staddle.resource.v1.ContainerSpec.termination_grace_period:type_name -> google.protobuf.Duration
+	19, // 16: staddle.resource.v1.ContainerSpec.pre_stop:type_name -> staddle.resource.v1.ExecAction
+	20, // 17: staddle.resource.v1.SandboxPlacement.placed_at:type_name -> google.protobuf.Timestamp
+	3,  // 18: staddle.resource.v1.SandboxStatus.phase:type_name -> staddle.resource.v1.SandboxPhase
+	20, // 19: staddle.resource.v1.SandboxStatus.phase_at:type_name -> google.protobuf.Timestamp
+	14, // 20: staddle.resource.v1.SandboxStatus.containers:type_name -> staddle.resource.v1.ContainerStatus
+	15, // 21: staddle.resource.v1.SandboxStatus.exits:type_name -> staddle.resource.v1.ContainerExit
+	20, // 22: staddle.resource.v1.SandboxStatus.next_at:type_name -> google.protobuf.Timestamp
+	20, // 23: staddle.resource.v1.SandboxStatus.torn_down_at:type_name -> google.protobuf.Timestamp
+	13, // 24: staddle.resource.v1.SandboxStatus.phase_times:type_name -> staddle.resource.v1.PhaseTime
+	3,  // 25: staddle.resource.v1.PhaseTime.phase:type_name -> staddle.resource.v1.SandboxPhase
+	20, // 26: staddle.resource.v1.PhaseTime.entered_at:type_name -> google.protobuf.Timestamp
+	20, // 27: staddle.resource.v1.ContainerStatus.started_at:type_name -> google.protobuf.Timestamp
+	15, // 28: staddle.resource.v1.ContainerStatus.exit:type_name -> staddle.resource.v1.ContainerExit
+	9,  // 29: staddle.resource.v1.ContainerStatus.limits:type_name -> staddle.resource.v1.ResourceLimits
+	20, // 30: staddle.resource.v1.ContainerExit.exited_at:type_name -> google.protobuf.Timestamp
+	31, // [31:31] is the sub-list for method output_type
+	31, // [31:31] is the sub-list for method input_type
+	31, // [31:31] is the sub-list for extension type_name
+	31, // [31:31] is the sub-list for extension extendee
+	0,  // [0:31] is the sub-list for field type_name
 }
 
 func init() { file_staddle_resource_v1_sandbox_proto_init() }
@@ -1511,6 +1594,7 @@ func file_staddle_resource_v1_sandbox_proto_init() {
 	if File_staddle_resource_v1_sandbox_proto != nil {
 		return
 	}
+	file_staddle_resource_v1_sandbox_life_proto_init()
 	file_staddle_resource_v1_sandbox_proto_msgTypes[5].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{

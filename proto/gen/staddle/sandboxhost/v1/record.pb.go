@@ -222,8 +222,10 @@ type SandboxRecord struct {
 	// True from a reboot on until the cluster has named the sandbox again, or
 	// was away for so long that it need not. Nothing starts meanwhile.
 	WaitsForCluster bool `protobuf:"varint,11,opt,name=waits_for_cluster,json=waitsForCluster,proto3" json:"waits_for_cluster,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Containers of the current attempt whose own stop has begun.
+	Stops         []*ContainerStop `protobuf:"bytes,20,rep,name=stops,proto3" json:"stops,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SandboxRecord) Reset() {
@@ -333,6 +335,77 @@ func (x *SandboxRecord) GetWaitsForCluster() bool {
 	return false
 }
 
+func (x *SandboxRecord) GetStops() []*ContainerStop {
+	if x != nil {
+		return x.Stops
+	}
+	return nil
+}
+
+// ContainerStop is how far the stop of one container has come.
+type ContainerStop struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Id of the container.
+	ContainerId string `protobuf:"bytes,1,opt,name=container_id,json=containerId,proto3" json:"container_id,omitempty"`
+	// When its stop began, as time since boot.
+	BegunBoottime *durationpb.Duration `protobuf:"bytes,2,opt,name=begun_boottime,json=begunBoottime,proto3" json:"begun_boottime,omitempty"`
+	// True when its pre-stop command is not to be run any more.
+	PreStopOver   bool `protobuf:"varint,3,opt,name=pre_stop_over,json=preStopOver,proto3" json:"pre_stop_over,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ContainerStop) Reset() {
+	*x = ContainerStop{}
+	mi := &file_staddle_sandboxhost_v1_record_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ContainerStop) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ContainerStop) ProtoMessage() {}
+
+func (x *ContainerStop) ProtoReflect() protoreflect.Message {
+	mi := &file_staddle_sandboxhost_v1_record_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ContainerStop.ProtoReflect.Descriptor instead.
+func (*ContainerStop) Descriptor() ([]byte, []int) {
+	return file_staddle_sandboxhost_v1_record_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *ContainerStop) GetContainerId() string {
+	if x != nil {
+		return x.ContainerId
+	}
+	return ""
+}
+
+func (x *ContainerStop) GetBegunBoottime() *durationpb.Duration {
+	if x != nil {
+		return x.BegunBoottime
+	}
+	return nil
+}
+
+func (x *ContainerStop) GetPreStopOver() bool {
+	if x != nil {
+		return x.PreStopOver
+	}
+	return false
+}
+
 // Tombstone says that a uid was removed and is not accepted again.
 type Tombstone struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -346,7 +419,7 @@ type Tombstone struct {
 
 func (x *Tombstone) Reset() {
 	*x = Tombstone{}
-	mi := &file_staddle_sandboxhost_v1_record_proto_msgTypes[2]
+	mi := &file_staddle_sandboxhost_v1_record_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -358,7 +431,7 @@ func (x *Tombstone) String() string {
 func (*Tombstone) ProtoMessage() {}
 
 func (x *Tombstone) ProtoReflect() protoreflect.Message {
-	mi := &file_staddle_sandboxhost_v1_record_proto_msgTypes[2]
+	mi := &file_staddle_sandboxhost_v1_record_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -371,7 +444,7 @@ func (x *Tombstone) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tombstone.ProtoReflect.Descriptor instead.
 func (*Tombstone) Descriptor() ([]byte, []int) {
-	return file_staddle_sandboxhost_v1_record_proto_rawDescGZIP(), []int{2}
+	return file_staddle_sandboxhost_v1_record_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Tombstone) GetRemovedAt() *timestamppb.Timestamp {
@@ -401,14 +474,16 @@ type ContainerNote struct {
 	// Its name in the spec.
 	Container string `protobuf:"bytes,4,opt,name=container,proto3" json:"container,omitempty"`
 	// Hash over the spec without the desired state, in hexadecimal.
-	SpecHash      string `protobuf:"bytes,5,opt,name=spec_hash,json=specHash,proto3" json:"spec_hash,omitempty"`
+	SpecHash string `protobuf:"bytes,5,opt,name=spec_hash,json=specHash,proto3" json:"spec_hash,omitempty"`
+	// Number of the signal that asks it to end. 0 means SIGTERM.
+	StopSignal    uint32 `protobuf:"varint,10,opt,name=stop_signal,json=stopSignal,proto3" json:"stop_signal,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ContainerNote) Reset() {
 	*x = ContainerNote{}
-	mi := &file_staddle_sandboxhost_v1_record_proto_msgTypes[3]
+	mi := &file_staddle_sandboxhost_v1_record_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -420,7 +495,7 @@ func (x *ContainerNote) String() string {
 func (*ContainerNote) ProtoMessage() {}
 
 func (x *ContainerNote) ProtoReflect() protoreflect.Message {
-	mi := &file_staddle_sandboxhost_v1_record_proto_msgTypes[3]
+	mi := &file_staddle_sandboxhost_v1_record_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -433,7 +508,7 @@ func (x *ContainerNote) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerNote.ProtoReflect.Descriptor instead.
 func (*ContainerNote) Descriptor() ([]byte, []int) {
-	return file_staddle_sandboxhost_v1_record_proto_rawDescGZIP(), []int{3}
+	return file_staddle_sandboxhost_v1_record_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *ContainerNote) GetFormat() uint32 {
@@ -471,6 +546,13 @@ func (x *ContainerNote) GetSpecHash() string {
 	return ""
 }
 
+func (x *ContainerNote) GetStopSignal() uint32 {
+	if x != nil {
+		return x.StopSignal
+	}
+	return 0
+}
+
 var File_staddle_sandboxhost_v1_record_proto protoreflect.FileDescriptor
 
 const file_staddle_sandboxhost_v1_record_proto_rawDesc = "" +
@@ -486,7 +568,7 @@ const file_staddle_sandboxhost_v1_record_proto_rawDesc = "" +
 	"\x04spec\x18\x05 \x01(\v2 .staddle.resource.v1.SandboxSpecR\x04spec\x12;\n" +
 	"\vaccepted_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"acceptedAt\x129\n" +
-	"\bposition\x18\a \x01(\v2\x1d.staddle.resource.v1.PositionR\bposition\"\xbb\x04\n" +
+	"\bposition\x18\a \x01(\v2\x1d.staddle.resource.v1.PositionR\bposition\"\xf8\x04\n" +
 	"\rSandboxRecord\x120\n" +
 	"\x04wish\x18\x01 \x01(\v2\x1c.staddle.sandboxhost.v1.WishR\x04wish\x12\x1a\n" +
 	"\bremoving\x18\x02 \x01(\bR\bremoving\x12:\n" +
@@ -499,17 +581,25 @@ const file_staddle_sandboxhost_v1_record_proto_rawDesc = "" +
 	"\x03end\x18\t \x01(\x0e2\".staddle.sandboxhost.v1.AttemptEndR\x03end\x12O\n" +
 	"\x16running_since_boottime\x18\n" +
 	" \x01(\v2\x19.google.protobuf.DurationR\x14runningSinceBoottime\x12*\n" +
-	"\x11waits_for_cluster\x18\v \x01(\bR\x0fwaitsForCluster\"`\n" +
+	"\x11waits_for_cluster\x18\v \x01(\bR\x0fwaitsForCluster\x12;\n" +
+	"\x05stops\x18\x14 \x03(\v2%.staddle.sandboxhost.v1.ContainerStopR\x05stops\"\x98\x01\n" +
+	"\rContainerStop\x12!\n" +
+	"\fcontainer_id\x18\x01 \x01(\tR\vcontainerId\x12@\n" +
+	"\x0ebegun_boottime\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\rbegunBoottime\x12\"\n" +
+	"\rpre_stop_over\x18\x03 \x01(\bR\vpreStopOver\"`\n" +
 	"\tTombstone\x129\n" +
 	"\n" +
 	"removed_at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\tremovedAt\x12\x18\n" +
-	"\amanager\x18\x02 \x01(\tR\amanager\"\xae\x01\n" +
+	"\amanager\x18\x02 \x01(\tR\amanager\"\xcf\x01\n" +
 	"\rContainerNote\x12\x16\n" +
 	"\x06format\x18\x01 \x01(\rR\x06format\x120\n" +
 	"\x04wish\x18\x02 \x01(\v2\x1c.staddle.sandboxhost.v1.WishR\x04wish\x12\x18\n" +
 	"\aattempt\x18\x03 \x01(\x04R\aattempt\x12\x1c\n" +
 	"\tcontainer\x18\x04 \x01(\tR\tcontainer\x12\x1b\n" +
-	"\tspec_hash\x18\x05 \x01(\tR\bspecHash*\xb8\x01\n" +
+	"\tspec_hash\x18\x05 \x01(\tR\bspecHash\x12\x1f\n" +
+	"\vstop_signal\x18\n" +
+	" \x01(\rR\n" +
+	"stopSignal*\xb8\x01\n" +
 	"\n" +
 	"AttemptEnd\x12\x1b\n" +
 	"\x17ATTEMPT_END_UNSPECIFIED\x10\x00\x12\x15\n" +
@@ -534,36 +624,39 @@ func file_staddle_sandboxhost_v1_record_proto_rawDescGZIP() []byte {
 }
 
 var file_staddle_sandboxhost_v1_record_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_staddle_sandboxhost_v1_record_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
+var file_staddle_sandboxhost_v1_record_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
 var file_staddle_sandboxhost_v1_record_proto_goTypes = []any{
 	(AttemptEnd)(0),               // 0: staddle.sandboxhost.v1.AttemptEnd
 	(*Wish)(nil),                  // 1: staddle.sandboxhost.v1.Wish
 	(*SandboxRecord)(nil),         // 2: staddle.sandboxhost.v1.SandboxRecord
-	(*Tombstone)(nil),             // 3: staddle.sandboxhost.v1.Tombstone
-	(*ContainerNote)(nil),         // 4: staddle.sandboxhost.v1.ContainerNote
-	(*v1.SandboxSpec)(nil),        // 5: staddle.resource.v1.SandboxSpec
-	(*timestamppb.Timestamp)(nil), // 6: google.protobuf.Timestamp
-	(*v1.Position)(nil),           // 7: staddle.resource.v1.Position
-	(*v1.SandboxStatus)(nil),      // 8: staddle.resource.v1.SandboxStatus
-	(*durationpb.Duration)(nil),   // 9: google.protobuf.Duration
+	(*ContainerStop)(nil),         // 3: staddle.sandboxhost.v1.ContainerStop
+	(*Tombstone)(nil),             // 4: staddle.sandboxhost.v1.Tombstone
+	(*ContainerNote)(nil),         // 5: staddle.sandboxhost.v1.ContainerNote
+	(*v1.SandboxSpec)(nil),        // 6: staddle.resource.v1.SandboxSpec
+	(*timestamppb.Timestamp)(nil), // 7: google.protobuf.Timestamp
+	(*v1.Position)(nil),           // 8: staddle.resource.v1.Position
+	(*v1.SandboxStatus)(nil),      // 9: staddle.resource.v1.SandboxStatus
+	(*durationpb.Duration)(nil),   // 10: google.protobuf.Duration
 }
 var file_staddle_sandboxhost_v1_record_proto_depIdxs = []int32{
-	5,  // 0: staddle.sandboxhost.v1.Wish.spec:type_name -> staddle.resource.v1.SandboxSpec
-	6,  // 1: staddle.sandboxhost.v1.Wish.accepted_at:type_name -> google.protobuf.Timestamp
-	7,  // 2: staddle.sandboxhost.v1.Wish.position:type_name -> staddle.resource.v1.Position
+	6,  // 0: staddle.sandboxhost.v1.Wish.spec:type_name -> staddle.resource.v1.SandboxSpec
+	7,  // 1: staddle.sandboxhost.v1.Wish.accepted_at:type_name -> google.protobuf.Timestamp
+	8,  // 2: staddle.sandboxhost.v1.Wish.position:type_name -> staddle.resource.v1.Position
 	1,  // 3: staddle.sandboxhost.v1.SandboxRecord.wish:type_name -> staddle.sandboxhost.v1.Wish
-	8,  // 4: staddle.sandboxhost.v1.SandboxRecord.status:type_name -> staddle.resource.v1.SandboxStatus
-	9,  // 5: staddle.sandboxhost.v1.SandboxRecord.next_at_boottime:type_name -> google.protobuf.Duration
-	9,  // 6: staddle.sandboxhost.v1.SandboxRecord.stop_sent_boottime:type_name -> google.protobuf.Duration
+	9,  // 4: staddle.sandboxhost.v1.SandboxRecord.status:type_name -> staddle.resource.v1.SandboxStatus
+	10, // 5: staddle.sandboxhost.v1.SandboxRecord.next_at_boottime:type_name -> google.protobuf.Duration
+	10, // 6: staddle.sandboxhost.v1.SandboxRecord.stop_sent_boottime:type_name -> google.protobuf.Duration
 	0,  // 7: staddle.sandboxhost.v1.SandboxRecord.end:type_name -> staddle.sandboxhost.v1.AttemptEnd
-	9,  // 8: staddle.sandboxhost.v1.SandboxRecord.running_since_boottime:type_name -> google.protobuf.Duration
-	6,  // 9: staddle.sandboxhost.v1.Tombstone.removed_at:type_name -> google.protobuf.Timestamp
-	1,  // 10: staddle.sandboxhost.v1.ContainerNote.wish:type_name -> staddle.sandboxhost.v1.Wish
-	11, // [11:11] is the sub-list for method output_type
-	11, // [11:11] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	10, // 8: staddle.sandboxhost.v1.SandboxRecord.running_since_boottime:type_name -> google.protobuf.Duration
+	3,  // 9: staddle.sandboxhost.v1.SandboxRecord.stops:type_name -> staddle.sandboxhost.v1.ContainerStop
+	10, // 10: staddle.sandboxhost.v1.ContainerStop.begun_boottime:type_name -> google.protobuf.Duration
+	7,  // 11: staddle.sandboxhost.v1.Tombstone.removed_at:type_name -> google.protobuf.Timestamp
+	1,  // 12: staddle.sandboxhost.v1.ContainerNote.wish:type_name -> staddle.sandboxhost.v1.Wish
+	13, // [13:13] is the sub-list for method output_type
+	13, // [13:13] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_staddle_sandboxhost_v1_record_proto_init() }
@@ -577,7 +670,7 @@ func file_staddle_sandboxhost_v1_record_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_staddle_sandboxhost_v1_record_proto_rawDesc), len(file_staddle_sandboxhost_v1_record_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   4,
+			NumMessages:   5,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -12,6 +12,7 @@ import (
 
 	"staddle.internal/kit/fault"
 	"staddle.internal/kit/id"
+	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
 	sandboxhostv1 "staddle.internal/proto/gen/staddle/sandboxhost/v1"
 	"staddle.internal/services/sandboxhost/internal/engine"
 )
@@ -39,7 +40,8 @@ type container struct {
 	snapshot string
 
 	// Guarded by the engine's mu.
-	startedAt time.Time    // zero while unknown
+	startedAt time.Time // zero while unknown
+	limits    *resourcev1.ResourceLimits
 	lostAt    time.Time    // when its task was found missing
 	exit      *engine.Exit // once known
 	kills     kills
@@ -120,7 +122,7 @@ func refused(doing string, err error) error {
 		return fault.WithReason(fault.New(fault.NotFound, "%s: the command is not in the image: %s", doing, text), "COMMAND_NOT_FOUND")
 	case has("exec") && has("permission denied", "is a directory", "exec format error"):
 		return fault.WithReason(fault.New(fault.Invalid, "%s: the command cannot be executed: %s", doing, text), "COMMAND_NOT_EXECUTABLE")
-	case has("OCI runtime create failed", "OCI runtime start failed", "runc create failed", "runc start failed"):
+	case has("OCI runtime create failed", "OCI runtime start failed", "OCI runtime exec failed", "runc create failed", "runc start failed"):
 		return fault.WithReason(fault.New(fault.Invalid, "%s: %s", doing, text), "RUNTIME_REFUSED")
 	case errdefs.IsInvalidArgument(err):
 		return fault.New(fault.Invalid, "%s: %s", doing, text)

@@ -47,7 +47,7 @@ func (e *Engine) create(ctx context.Context, uid id.Sandbox, a engine.Attempt, n
 			Format: noteFormat, Wish: a.Wish, Attempt: a.Number, Container: name, SpecHash: a.SpecHash,
 		},
 	}
-	c.snapshot = c.id
+	c.snapshot, c.limits = c.id, spec.GetLimits()
 	if err := e.clearEarlier(ctx, c); err != nil {
 		return err
 	}
@@ -55,6 +55,7 @@ func (e *Engine) create(ctx context.Context, uid id.Sandbox, a engine.Attempt, n
 	if err != nil {
 		return err
 	}
+	c.note.StopSignal = uint32(engine.ChooseStopSignal(spec, img.Config.StopSignal))
 	if err := e.writeFiles(uid, a); err != nil {
 		return err
 	}

@@ -169,6 +169,9 @@ func (e *Engine) Do(ctx context.Context, a engine.Attempt, action engine.Action)
 	if action.Step == engine.StepImages { // takes as long as the registry takes
 		return e.prepareImages(ctx, a)
 	}
+	if action.Step == engine.StepPreStop { // takes as long as its caller allows
+		return e.preStop(ctx, action.ContainerID)
+	}
 	ctx, cancel := context.WithTimeout(ctx, stepLimit)
 	defer cancel()
 	switch action.Step {
@@ -180,6 +183,8 @@ func (e *Engine) Do(ctx context.Context, a engine.Attempt, action engine.Action)
 		return e.create(ctx, uid, a, action.Container)
 	case engine.StepStart:
 		return e.start(ctx, engine.ContainerID(uid, action.Container, a.Number))
+	case engine.StepLimits:
+		return e.limit(ctx, a, action)
 	case engine.StepSignal:
 		return e.signal(ctx, action.ContainerID, action.Signal)
 	case engine.StepDelete:

@@ -145,6 +145,7 @@ func TestEngine_Conformance(t *testing.T) {
 		IgnoreTerm: []string{testimage.Program, "ignore-term"},
 		Exit:       func(code int) []string { return []string{testimage.Program, "exit", strconv.Itoa(code)} },
 		Absent:     []string{"/no/such/program"},
+		Hang:       []string{testimage.Program, "family"},
 		Network:    true,
 	}
 	enginetest.Run(t, fixture, func(t *testing.T) *enginetest.Control {

@@ -136,7 +136,9 @@ func (e *Engine) observeContainer(ctx context.Context, c *containerd.Client, kno
 		seen.State = engine.Created
 		return seen, nil
 	case task.Status_RUNNING, task.Status_PAUSED, task.Status_PAUSING:
-		seen.State, seen.PID = engine.Running, p.GetPid()
+		e.mu.Lock()
+		seen.State, seen.PID, seen.Limits = engine.Running, p.GetPid(), known.limits
+		e.mu.Unlock()
 		if seen.OOMKills, err = e.oomKillsRunning(known); err != nil {
 			return nil, err
 		}

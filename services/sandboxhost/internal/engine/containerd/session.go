@@ -17,6 +17,7 @@ import (
 	"staddle.internal/kit/fault"
 	"staddle.internal/kit/id"
 	"staddle.internal/kit/logging"
+	"staddle.internal/services/sandboxhost/internal/engine"
 )
 
 const (
@@ -183,7 +184,10 @@ func (e *Engine) read(record containers.Container) (*container, bool) {
 	if err != nil {
 		e.log.Warn("container note unreadable", uid.Attr(), logging.Component(record.ID), logging.Err(err))
 	}
-	return &container{id: record.ID, uid: uid, note: note, group: record.Labels[labelGroup], snapshot: record.SnapshotKey}, true
+	return &container{
+		id: record.ID, uid: uid, note: note, group: record.Labels[labelGroup], snapshot: record.SnapshotKey,
+		limits: readLimits(record, engine.Container{Note: note}.Made()),
+	}, true
 }
 
 // unstarted says of which containers the shim may not have opened its pipes yet.

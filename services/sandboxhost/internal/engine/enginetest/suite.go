@@ -35,6 +35,8 @@ type Fixture struct {
 	Exit func(code int) []string
 	// Absent is a program that is not in the image.
 	Absent []string
+	// Hang, as a command beside a container, never ends by itself.
+	Hang []string
 	// Network is false when there is no network for sandboxes.
 	Network bool
 }
@@ -66,6 +68,10 @@ func Run(t *testing.T, f Fixture, newControl func(t *testing.T) *Control) {
 		"half made, found after a restart":   testHalfMadeRestart,
 		"a second attempt beside namespaces": testSecondAttempt,
 		"sandboxes are apart":                testApart,
+		"limits change in place":             testLimits,
+		"stop signal":                        testStopSignal,
+		"commands beside a container":        testCommands,
+		"pre-stop command":                   testPreStop,
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -36,6 +36,7 @@ const (
 	CommandIgnoreTerm = "ignore-term" // ends by SIGKILL only
 	CommandPrint      = "print"       // writes something and ends
 	CommandAbsent     = "absent"      // is not in the image
+	CommandHang       = "hang"        // as a command beside the container: never ends by itself
 )
 
 // Engine is the engine. The zero value is not usable; call New.
@@ -47,12 +48,16 @@ type Engine struct {
 	// all is done.
 	After func(ctx context.Context, uid id.Sandbox, a engine.Action) error
 
+	// OnExec, if set before use, is what Exec does.
+	OnExec func(ctx context.Context, cmd engine.Command) (engine.CommandResult, error)
+
 	changes chan id.Sandbox
 
 	mu        sync.Mutex // guards all below
 	sandboxes map[id.Sandbox]*sandbox
 	deaf      error // what questions are answered with
 	starts    map[string]int
+	preStops  map[string]int
 	nextPID   uint32
 	nextIP    netip.Addr
 }
@@ -68,6 +73,7 @@ type sandbox struct {
 type container struct {
 	engine.Container
 	command []string
+	limits  *resourcev1.ResourceLimits
 }
 
 // New returns an engine without any sandbox.
@@ -76,6 +82,7 @@ func New() *Engine {
 		changes:   make(chan id.Sandbox, 256),
 		sandboxes: make(map[id.Sandbox]*sandbox),
 		starts:    make(map[string]int),
+		preStops:  make(map[string]int),
 		nextPID:   1000,
 		nextIP:    netip.AddrFrom4([4]byte{10, 77, 0, 2}),
 	}
@@ -121,7 +128,11 @@ func (e *Engine) Do(ctx context.Context, a engine.Attempt, action engine.Action)
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if err := e.do(uid, a, action); err != nil {
+	if action.Step == engine.StepPreStop {
+		if err := e.preStop(ctx, uid, action.ContainerID); err != nil {
+			return err
+		}
+	} else if err := e.do(uid, a, action); err != nil {
 		return err
 	}
 	if e.After != nil {
@@ -149,6 +160,9 @@ func (e *Engine) do(uid id.Sandbox, a engine.Attempt, action engine.Action) erro
 		return s.create(uid, a, action.Container)
 	case engine.StepStart:
 		return e.start(uid, s, engine.ContainerID(uid, action.Container, a.Number))
+	case engine.StepLimits:
+		s.limit(a, action)
+		return nil
 	case engine.StepSignal:
 		e.signal(uid, s.containers[action.ContainerID], action.Signal)
 		return nil
@@ -205,9 +219,11 @@ func (s *sandbox) create(uid id.Sandbox, a engine.Attempt, name string) error {
 		if spec.GetName() == name {
 			note := &sandboxhostv1.ContainerNote{
 				Format: 1, Wish: a.Wish, Attempt: a.Number, Container: name, SpecHash: a.SpecHash,
+				StopSignal: uint32(engine.ChooseStopSignal(spec, "")),
 			}
 			s.containers[key] = &container{
 				Container: engine.Container{ID: key, Note: note, State: engine.Created, Task: true},
+				limits:    spec.GetLimits(),
 				command:   spec.GetCommand(),
 			}
 			return nil
@@ -229,7 +245,7 @@ func (e *Engine) start(uid id.Sandbox, s *sandbox, key string) error {
 	}
 	e.nextPID++
 	e.starts[key]++
-	c.State, c.PID, c.StartedAt = engine.Running, e.nextPID, time.Now()
+	c.State, c.PID, c.StartedAt, c.Limits = engine.Running, e.nextPID, time.Now(), c.limits
 	s.logs = true
 	switch {
 	case len(c.command) == 2 && c.command[0] == CommandExit:
@@ -252,10 +268,20 @@ func (e *Engine) signal(uid id.Sandbox, c *container, signal syscall.Signal) {
 	e.end(uid, c, engine.Exit{Code: 128 + uint32(signal)})
 }
 
+// limit gives a container that runs the limits of the wish.
+func (s *sandbox) limit(a engine.Attempt, action engine.Action) {
+	c := s.containers[action.ContainerID]
+	for _, spec := range a.Wish.GetSpec().GetContainers() {
+		if spec.GetName() == action.Container && c != nil && c.State == engine.Running {
+			c.Limits = spec.GetLimits()
+		}
+	}
+}
+
 // end marks a running container as ended, with the lock held.
 func (e *Engine) end(uid id.Sandbox, c *container, exit engine.Exit) {
 	exit.At = time.Now()
-	c.State, c.PID, c.Exit = engine.Exited, 0, &exit
+	c.State, c.PID, c.Exit, c.Limits = engine.Exited, 0, &exit, nil
 	e.hint(uid)
 }
 

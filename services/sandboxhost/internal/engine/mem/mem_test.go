@@ -14,7 +14,7 @@ import (
 func TestEngine_Conforms(t *testing.T) {
 	enginetest.Run(t, enginetest.Fixture{
 		Image: mem.Image, Missing: "example.org/none:1",
-		Sleep: []string{"sleep"}, IgnoreTerm: []string{mem.CommandIgnoreTerm}, Absent: []string{mem.CommandAbsent},
+		Sleep: []string{"sleep"}, IgnoreTerm: []string{mem.CommandIgnoreTerm}, Absent: []string{mem.CommandAbsent}, Hang: []string{mem.CommandHang},
 		Exit:    func(code int) []string { return []string{mem.CommandExit, strconv.Itoa(code)} },
 		Network: true,
 	}, func(*testing.T) *enginetest.Control {

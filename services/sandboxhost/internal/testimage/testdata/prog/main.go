@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"os/signal"
 	"strconv"
 	"strings"
@@ -37,6 +38,8 @@ func main() {
 	case "show": // what it sees
 		show()
 		wait(syscall.SIGTERM)
+	case "family": // ends by force only, and so do its children
+		family(arg)
 	case "eat": // memory until it is killed
 		eat()
 	case "connect": // to an address, then the end
@@ -112,6 +115,22 @@ func show() {
 		}
 	}
 	fmt.Println("end")
+}
+
+// family starts children of all kinds, which do the same without more: in the same
+// session and in one of their own.
+func family(member string) {
+	signal.Ignore(syscall.SIGTERM)
+	for i := range 2 {
+		if member != "" {
+			break
+		}
+		child := exec.Command("/proc/self/exe", "family", "child")
+		child.SysProcAttr = &syscall.SysProcAttr{Setsid: i == 1}
+		child.Stdout = os.Stdout
+		check(child.Start())
+	}
+	wait(syscall.SIGUSR1)
 }
 
 func eat() {

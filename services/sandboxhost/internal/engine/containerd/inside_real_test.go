@@ -1,0 +1,127 @@
+package containerd
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
+	"staddle.internal/services/sandboxhost/internal/engine"
+	"staddle.internal/services/sandboxhost/internal/testimage"
+)
+
+// setting reads one file of a container's control group, in whichever hierarchy it is.
+func (n *node) setting(t *testing.T, group string, names ...string) string {
+	t.Helper()
+	for _, name := range names {
+		for _, dir := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/*"} {
+			found, err := filepath.Glob(filepath.Join(dir, group, name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(found) > 0 {
+				raw, err := os.ReadFile(found[0])
+				if err != nil {
+					t.Fatal(err)
+				}
+				return strings.TrimSpace(string(raw))
+			}
+		}
+	}
+	t.Fatalf("group %s has none of %v", group, names)
+	return ""
+}
+
+// What is said about limits is what the kernel enforces, and the process goes on.
+func TestEngine_LimitsReachTheKernel(t *testing.T) {
+	n := newNode(t)
+	a := attempt(t, pushed(t), prog("sleep"))
+	n.run(t, a)
+	defer n.clear(t, uidOf(a))
+	group := n.engine.group(uidOf(a).Lower(), "a")
+	before := n.await(t, uidOf(a), "running", func(o engine.Observed) bool { return o.Containers[0].PID != 0 }).Containers[0]
+	unlimited := n.setting(t, group, "memory.max", "memory.limit_in_bytes")
+	tests := []struct {
+		limits       *resourcev1.ResourceLimits
+		memory, pids string
+	}{
+		{&resourcev1.ResourceLimits{MemoryLimitBytes: new(int64(64 << 20)), PidsLimit: new(int64(50))}, "67108864", "50"},
+		{&resourcev1.ResourceLimits{MemoryLimitBytes: new(int64(128 << 20)), PidsLimit: new(int64(60))}, "134217728", "60"},
+		{nil, unlimited, "4096"},
+	}
+	for _, tt := range tests {
+		a.Wish = proto.CloneOf(a.Wish)
+		a.Wish.Spec.Containers[0].Limits = tt.limits
+		err := n.engine.Do(t.Context(), a, engine.Action{Step: engine.StepLimits, Container: "a", ContainerID: before.ID})
+		if err != nil {
+			t.Fatal(err)
+		}
+		memory, pids := n.setting(t, group, "memory.max", "memory.limit_in_bytes"), n.setting(t, group, "pids.max")
+		if memory != tt.memory || pids != tt.pids {
+			t.Errorf("%v: the kernel has memory %s and pids %s, want %s and %s", tt.limits, memory, pids, tt.memory, tt.pids)
+		}
+	}
+	after, err := n.engine.Observe(t.Context(), uidOf(a))
+	if err != nil || after.Containers[0].PID != before.PID {
+		t.Errorf("got %+v, %v, want process %d", after, err, before.PID)
+	}
+}
+
+// Commands that run out of time leave no process behind, whatever they started: in
+// their session or in one of their own. (EXE-7)
+func TestEngine_CommandsDoNotPileUp(t *testing.T) {
+	n := newNode(t)
+	a := attempt(t, pushed(t), prog("sleep"))
+	n.run(t, a)
+	defer n.clear(t, uidOf(a))
+	group, key := n.engine.group(uidOf(a).Lower(), "a"), engine.ContainerID(uidOf(a), "a", 1)
+	const rounds = 5
+	for range rounds {
+		ctx, cancel := context.WithTimeout(t.Context(), 700*time.Millisecond)
+		_, err := n.engine.Exec(ctx, engine.Command{ContainerID: key, ID: "check", Args: []string{testimage.Program, "family"}})
+		cancel()
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatalf("got %v, want a deadline that is exceeded", err)
+		}
+	}
+	n.await(t, uidOf(a), "alone", func(engine.Observed) bool { return n.alive(t, group) == 1 })
+}
+
+// alive counts the processes of a group that are no zombies.
+func (n *node) alive(t *testing.T, group string) int {
+	t.Helper()
+	pids, err := n.engine.cgroups.Processes(group)
+	if err != nil {
+		t.Fatal(err)
+	}
+	alive := 0
+	for _, pid := range pids {
+		if raw, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat")); err == nil && !strings.Contains(string(raw), ") Z ") {
+			alive++
+		}
+	}
+	return alive
+}
+
+// What a command prints comes back, and its user and folder are the container's.
+func TestEngine_CommandOutput(t *testing.T) {
+	n := newNode(t)
+	spec := prog("sleep")
+	spec.User, spec.WorkingDir = "1234:1234", "/tmp"
+	a := attempt(t, pushed(t), spec)
+	n.run(t, a)
+	defer n.clear(t, uidOf(a))
+	res, err := n.engine.Exec(t.Context(), engine.Command{
+		ContainerID: engine.ContainerID(uidOf(a), "a", 1), ID: "check", Args: []string{testimage.Program, "print-exit", "3"},
+	})
+	if err != nil || res.Code != 0 || !strings.Contains(res.Output, "line 2\n") || !strings.Contains(res.Output, "error 0\n") {
+		t.Errorf("got %+v, %v, want both outputs", res, err)
+	}
+}

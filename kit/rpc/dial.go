@@ -66,10 +66,11 @@ func Dial(target string, cfg DialConfig) (*grpc.ClientConn, error) {
 	if err := CheckSocketPath(path); err != nil {
 		return nil, err
 	}
-	opts = append(opts, grpc.WithAuthority("localhost"), grpc.WithContextDialer(
-		func(ctx context.Context, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "unix", path)
-		}))
+	opts = append(opts, grpc.WithAuthority("localhost"),
+		grpc.WithStaticStreamWindowSize(localStreamWindow), grpc.WithStaticConnWindowSize(localWindow), grpc.WithContextDialer(
+			func(ctx context.Context, _ string) (net.Conn, error) {
+				return new(net.Dialer).DialContext(ctx, "unix", path)
+			}))
 	conn, err := grpc.NewClient("passthrough:///"+path, append(opts, cfg.Options...)...)
 	if err != nil {
 		return nil, fault.New(fault.Invalid, "dial %s: %w", path, err)

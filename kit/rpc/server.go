@@ -41,6 +41,15 @@ const (
 	drainTimeout     = 3 * time.Second // for calls in flight when stopping
 )
 
+// The windows of a local connection. Without fixed ones gRPC looks for the size that a
+// link needs by a ping with each message that comes, and its answer: on one machine
+// there is no distance to find out, and the pings are most of what a small call costs.
+// A stream holds back its sender when so much is unread.
+const (
+	localStreamWindow = 512 << 10
+	localWindow       = 1 << 20 // of all streams of a connection together
+)
+
 // keepalivePolicy is what a server allows and a client does. The client must
 // stay slower than the server allows, or idle connections are cut.
 type keepalivePolicy struct {
@@ -151,6 +160,9 @@ func (s *Server) options(creds credentials.TransportCredentials, ka keepalivePol
 		grpc.ConnectionTimeout(handshakeTimeout),
 		grpc.ChainUnaryInterceptor(s.unary()...),
 		grpc.ChainStreamInterceptor(s.stream()...),
+	}
+	if s.cfg.TLS == nil {
+		opts = append(opts, grpc.StaticStreamWindowSize(localStreamWindow), grpc.StaticConnWindowSize(localWindow))
 	}
 	if telemetry.Enabled() {
 		opts = append(opts, grpc.StatsHandler(otelgrpc.NewServerHandler()))

@@ -23,7 +23,8 @@ type method struct {
 	forEveryone bool                  // any role at all
 }
 
-// contracts reads every method linked into this binary, by full name.
+// contracts reads every method of ours, and of gRPC itself, that is linked into this
+// binary, by full name. Of other services nothing is known, as of one that there is not.
 var contracts = sync.OnceValues(func() (map[string]method, error) {
 	return readContracts(protoregistry.GlobalFiles)
 })
@@ -34,6 +35,9 @@ func readContracts(files *protoregistry.Files) (map[string]method, error) {
 	out := map[string]method{}
 	var err error
 	files.RangeFiles(func(f protoreflect.FileDescriptor) bool {
+		if !ours(f.Package()) { // to look at one would unfold it, and keep it so
+			return true
+		}
 		for i := range f.Services().Len() {
 			methods := f.Services().Get(i).Methods()
 			for j := range methods.Len() {
@@ -49,6 +53,11 @@ func readContracts(files *protoregistry.Files) (map[string]method, error) {
 		return err == nil
 	})
 	return out, err
+}
+
+// ours reports whether a package has services that we serve.
+func ours(pkg protoreflect.FullName) bool {
+	return strings.HasPrefix(string(pkg), "staddle.") || forEveryone(string(pkg)+".")
 }
 
 func namesNobody(r *optionsv1.AccessRule) bool {
@@ -87,8 +96,7 @@ func MethodsWithoutRule() []string {
 	}
 	var out []string
 	for name, m := range all {
-		ours := strings.HasPrefix(name, "/staddle.")
-		if ours && len(m.access.GetLocal()) == 0 && len(m.access.GetRemote()) == 0 {
+		if strings.HasPrefix(name, "/staddle.") && len(m.access.GetLocal()) == 0 && len(m.access.GetRemote()) == 0 {
 			out = append(out, name)
 		}
 	}

@@ -7,10 +7,25 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
+	"unicode"
 )
 
-var label = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
+// pattern is what a text of at most so many bytes looks like. The bound stands beside
+// the expression and not in it, where each repetition takes room of its own, in every
+// process.
+type pattern struct {
+	most  int
+	shape *regexp.Regexp
+}
+
+func newPattern(most int, shape string) pattern { return pattern{most, regexp.MustCompile(shape)} }
+
+// MatchString reports whether s is such a text.
+func (p pattern) MatchString(s string) bool { return len(s) <= p.most && p.shape.MatchString(s) }
+
+var label = newPattern(63, `^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
 
 func isLabel(s string) bool { return label.MatchString(s) }
 
@@ -77,12 +92,12 @@ func (n *Node) Validate() []Problem {
 }
 
 var (
-	slicePath  = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$`)
-	device     = regexp.MustCompile(`^[a-z][a-z0-9.-]{0,14}$`)
-	labelKey   = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9_./-]{0,126}[A-Za-z0-9])?$`)
-	labelValue = regexp.MustCompile(`^([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?$`)
-	namePrefix = regexp.MustCompile(`^[a-z_][a-z0-9_-]{0,17}$`) // a user's name has 32 characters at most
-	capability = regexp.MustCompile(`^CAP_[A-Z_]{2,40}$`)
+	slicePath  = newPattern(128, `^[A-Za-z0-9][A-Za-z0-9_.-]*$`)
+	device     = newPattern(15, `^[a-z][a-z0-9.-]*$`)
+	labelKey   = newPattern(128, `^[A-Za-z0-9]([A-Za-z0-9_./-]*[A-Za-z0-9])?$`)
+	labelValue = newPattern(63, `^([A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?)?$`)
+	namePrefix = newPattern(18, `^[a-z_][a-z0-9_-]*$`) // a user's name has 32 characters at most
+	capability = newPattern(44, `^CAP_[A-Z_][A-Z_]+$`)
 )
 
 func (c *checks) labels(labels map[string]string) {
@@ -105,10 +120,12 @@ func (c *checks) network(n Network) {
 
 func (c *checks) images(i Images) {
 	for k, host := range i.PlainHTTP {
-		c.must(host != "" && len(host) <= 255 && !regexp.MustCompile(`[/\s@]`).MatchString(host),
+		c.must(host != "" && len(host) <= 255 && !strings.ContainsFunc(host, notOfHost),
 			fmt.Sprintf("images.plain_http[%d]", k), fmt.Sprintf("%q is no registry host", host), "write host or host:port")
 	}
 }
+
+func notOfHost(r rune) bool { return r == '/' || r == '@' || unicode.IsSpace(r) }
 
 func (c *checks) supervisor(s Supervisor) {
 	c.must(s.Composition == CompositionNode || s.Composition == CompositionMachine, "supervisor.composition",

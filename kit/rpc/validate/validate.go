@@ -9,6 +9,7 @@ package validate
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -17,24 +18,56 @@ import (
 	middleware "github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/protovalidate"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoregistry"
 
 	"staddle.internal/kit/fault"
 	"staddle.internal/kit/rpc"
 )
+
+// core knows the rules that were met so far. Its library would describe every message
+// linked into the program to its language of rules, whether a rule speaks of it or not:
+// 2 MB in each of our processes, and the unfolded descriptors of everything that
+// containerd has. So the list of what is linked is put aside while the core is made. It
+// learns of a message, and of those in it, when it compiles that message's rules. Nobody
+// else looks at the list meanwhile: packages are initialised one by one, before main.
+var core, errCore = newCore()
+
+func newCore() (protovalidate.Validator, error) {
+	linked := protoregistry.GlobalFiles
+	defer func() { protoregistry.GlobalFiles = linked }()
+	protoregistry.GlobalFiles = new(protoregistry.Files)
+	return protovalidate.New()
+}
 
 // New compiles the rules of the given request messages, so that the first call
 // does not pay for it, and returns the interceptor that checks every message a
 // client sends. Rules of other messages are compiled when they are first met. What
 // is no message, such as a gateway's raw bytes, has no rules and passes.
 func New(msgs ...proto.Message) (rpc.Interceptor, error) {
-	v, err := protovalidate.New(protovalidate.WithMessages(msgs...))
+	err := errCore
+	for _, m := range msgs {
+		err = errors.Join(err, compile(m))
+	}
 	if err != nil {
 		return rpc.Interceptor{}, fmt.Errorf("compile validation rules: %w", err)
 	}
 	return rpc.Interceptor{
-		Unary:  unary(middleware.UnaryServerInterceptor(v)),
-		Stream: stream(middleware.StreamServerInterceptor(v)),
+		Unary:  unary(middleware.UnaryServerInterceptor(core)),
+		Stream: stream(middleware.StreamServerInterceptor(core)),
 	}, nil
+}
+
+// compile has the core meet a message; whether that one keeps its rules does not
+// matter.
+func compile(m proto.Message) error {
+	if errCore != nil {
+		return nil
+	}
+	err := core.Validate(m)
+	if _, broken := errors.AsType[*protovalidate.ValidationError](err); !broken {
+		return err
+	}
+	return nil
 }
 
 // unary gives the refusal of check its kind, and leaves the handler's errors alone.

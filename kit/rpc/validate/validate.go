@@ -64,10 +64,10 @@ func compile(m proto.Message) error {
 		return nil
 	}
 	err := core.Validate(m)
-	if _, broken := errors.AsType[*protovalidate.ValidationError](err); !broken {
-		return err
+	if _, broken := errors.AsType[*protovalidate.ValidationError](err); broken {
+		err = nil // a verdict, from rules that compile
 	}
-	return nil
+	return err
 }
 
 // unary gives the refusal of check its kind, and leaves the handler's errors alone.

@@ -135,7 +135,7 @@ func TestSupervisor_WrongComponentsHoldUpNobody(t *testing.T) {
 		})
 	}
 	n.untilState("chatty", ready)
-	const most = 8*(8<<20) + 8<<20 + 1<<20 // what is set aside, what may follow, and a little
+	const most = 3*8<<20 + 1<<20 // what is set aside, what may follow, and a little
 	n.eventually(func() bool { return n.said("chatty") < most }, func() string { return fmt.Sprintf("%d bytes of output to be bounded", n.said("chatty")) })
 	if c := n.graph()["good"]; c.GetStarts() != 1 || c.GetState() != ready {
 		t.Errorf("got %v, want it untouched", c)

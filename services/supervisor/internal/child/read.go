@@ -82,10 +82,13 @@ func (o *outputs) readAt(name string, at int64, buf []byte) (n int, from int64, 
 	}
 	defer func() { err = errors.Join(err, v.close()) }()
 	from = min(max(at, v.oldest), v.end)
+	if from >= v.gap && from < v.begin {
+		from = v.begin
+	}
 	file, offset := v.file, from-v.begin
 	if from < v.begin {
 		file, offset = v.older, from-v.oldest
-		buf = buf[:min(int64(len(buf)), v.begin-from)]
+		buf = buf[:min(int64(len(buf)), v.gap-from)]
 	}
 	if file == nil || from == v.end {
 		return 0, from, nil
@@ -154,12 +157,12 @@ func (o *outputs) span(name string) (oldest, end int64, err error) {
 }
 
 // view is both files of an output at one moment; until it is closed none is
-// trimmed. The older one holds the places from oldest to begin, the other those
-// from begin to end.
+// trimmed. The older one holds the places from oldest to gap, the other those
+// from begin to end; what was between them is not kept.
 type view struct {
-	older, file        *os.File // nil if there is none
-	oldest, begin, end int64
-	unlock             func()
+	older, file             *os.File // nil if there is none
+	oldest, gap, begin, end int64
+	unlock                  func()
 }
 
 func (o *outputs) open(name string) (v view, err error) {
@@ -171,7 +174,8 @@ func (o *outputs) open(name string) (v view, err error) {
 	}
 	o.mu.RLock()
 	begin := o.cut[name]
-	v = view{begin: begin, oldest: begin, end: begin, unlock: o.mu.RUnlock}
+	gap := begin - o.gap[name]
+	v = view{begin: begin, gap: gap, oldest: gap, end: begin, unlock: o.mu.RUnlock}
 	var size int64
 	if v.older, size, err = openIfThere(olderPath(o.dir, name)); err == nil {
 		v.oldest -= size

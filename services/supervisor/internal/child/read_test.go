@@ -72,7 +72,7 @@ func TestOutputs_TailCountsLinesOverBothFiles(t *testing.T) {
 				}
 			}
 		}
-		if err := o.trim("a", 100_000); err != nil {
+		if _, err := o.trim("a", 120_000); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -108,7 +108,8 @@ func TestOutputs_FollowGoesOnOverATrim(t *testing.T) {
 		}
 		write(t, dir, numbered(round*1000, (round+1)*1000))
 		round++
-		return o.trim("a", 10_000)
+		_, err := o.trim("a", 10_000)
+		return err
 	})
 	if !errors.Is(err, done) || got.String() != numbered(990, 10_000) {
 		t.Errorf("got %v and %d bytes, want each line once", err, got.Len())
@@ -128,7 +129,8 @@ func TestOutputs_TrimsBetweenPieces(t *testing.T) {
 		if got.Len() > pieceSize { // once; what is behind is then in the older file
 			return nil
 		}
-		return o.trim("a", 100_000)
+		_, err := o.trim("a", 120_000)
+		return err
 	})
 	if err != nil || got.String() != numbered(0, 20_000) {
 		t.Errorf("got %v and %d bytes, want all", err, got.Len())
@@ -146,12 +148,12 @@ func TestOutputs_SaysWhatIsNotKeptAnyMore(t *testing.T) {
 		missed += gap
 		if got.Len() == 0 { // two trims: the older file holds the second part now
 			for _, part := range []string{second, third} {
-				if err := o.trim("a", 50_000); err != nil {
+				if _, err := o.trim("a", 50_000); err != nil {
 					return err
 				}
 				write(t, dir, part)
 			}
-			if err := o.trim("a", 50_000); err != nil {
+			if _, err := o.trim("a", 50_000); err != nil {
 				return err
 			}
 		}
@@ -160,6 +162,22 @@ func TestOutputs_SaysWhatIsNotKeptAnyMore(t *testing.T) {
 	})
 	if err != nil || missed == 0 || int64(got.Len())+missed != int64(len(first)+len(second)+len(third)) {
 		t.Errorf("got %v, %d bytes and %d missed, want all accounted for", err, got.Len(), missed)
+	}
+}
+
+// What is written faster than it can be kept is dropped, and told.
+func TestOutputs_DropsWhatIsTooMuch(t *testing.T) {
+	dir := t.TempDir()
+	o := newOutputs(dir)
+	const limit, written = 64 << 10, 1 << 20
+	write(t, dir, strings.Repeat("x", written))
+	dropped, err := o.trim("a", limit)
+	if err != nil || dropped < written-maxOlder*limit-8<<10 || dropped > written-maxOlder*limit {
+		t.Errorf("got %d bytes dropped, %v, want all but the bound", dropped, err)
+	}
+	text, _ := readAll(t, o, -1)
+	if int64(len(text))+dropped != written {
+		t.Errorf("got %d bytes kept and %d dropped, want %d together", len(text), dropped, written)
 	}
 }
 

@@ -31,9 +31,6 @@ import (
 	"staddle.internal/kit/logging"
 )
 
-// trimPeriod is how often the sizes of the output files are looked at.
-const trimPeriod = 5 * time.Second
-
 // Config says which children there are, and where their things lie.
 type Config struct {
 	// Specs of all components.
@@ -126,6 +123,7 @@ func New(cfg Config, deps Deps) *Runner {
 		cfg: cfg, deps: deps, outputs: newOutputs(cfg.LogDir),
 		children: map[string]*child{}, owners: map[int]string{}, askers: map[int]bool{},
 	}
+	r.outputs.hold = r.holdUp
 	store := fdstore.ManagerConfig{Path: r.notifySocket()}
 	if cfg.Before != nil {
 		store.Socket = os.NewFile(uintptr(cfg.Before.Notify), "notify")
@@ -164,7 +162,7 @@ func (r *Runner) Run(ctx context.Context, ready func()) error {
 	var chores sync.WaitGroup
 	stopped, stop := context.WithCancel(context.WithoutCancel(ctx))
 	err := r.store.Run(ctx, func() {
-		for _, chore := range []func(context.Context){r.trimOutputs, r.keepPlaces, r.reapOrphans} {
+		for _, chore := range []func(context.Context){r.boundOutputs, r.keepPlaces, r.reapOrphans} {
 			chores.Go(func() { chore(stopped) }) // owned by Run: ends with stopped
 		}
 		ready()
@@ -331,25 +329,6 @@ func (r *Runner) release() error {
 		errs = append(errs, cgroup{r.cfg.Cgroup}.removeUnused())
 	}
 	return errors.Join(errs...)
-}
-
-func (r *Runner) trimOutputs(ctx context.Context) {
-	tick := time.NewTicker(trimPeriod)
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return
-		}
-		for _, s := range r.cfg.Specs {
-			if err := r.outputs.trim(s.Name, maxOutput); err != nil {
-				r.once("output of "+s.Name, func() {
-					r.deps.Log.Warn("output not trimmed", logging.Component(s.Name), logging.Err(err))
-				})
-			}
-		}
-	}
 }
 
 // once tells a lasting trouble the first time only.

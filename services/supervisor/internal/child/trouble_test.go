@@ -72,7 +72,7 @@ func TestTrimOutput_BoundsWhatIsSetAside(t *testing.T) {
 		t.Fatal(err)
 	}
 	const limit = 10_000
-	if err := newOutputs(dir).trim("a", limit); err != nil {
+	if _, err := newOutputs(dir).trim("a", limit); err != nil {
 		t.Fatal(err)
 	}
 	info, err := os.Stat(outputPath(dir, "a") + ".1")
@@ -104,7 +104,7 @@ func TestTrimOutput_BoundsOnAFullDisk(t *testing.T) {
 	if _, err := f.Write(make([]byte, 700<<10)); err != nil {
 		t.Fatal(err)
 	}
-	if err := newOutputs(dir).trim("a", 10_000); err != nil {
+	if _, err := newOutputs(dir).trim("a", 10_000); err != nil {
 		t.Fatal(err)
 	}
 	if info, err := f.Stat(); err != nil || info.Size() > 10_000 {

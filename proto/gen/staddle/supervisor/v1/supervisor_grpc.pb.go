@@ -112,7 +112,7 @@ type SupervisorServiceClient interface {
 	WatchEvents(ctx context.Context, in *WatchEventsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchEventsResponse], error)
 	// ReadComponentLogs sends what the processes of a component wrote to standard
 	// output and standard error, as bytes in the order in which they wrote. The
-	// newest 8 MiB and an older part of at most 64 MiB are kept, over restarts of
+	// newest 8 MiB and an older part of at most 16 MiB are kept, over restarts of
 	// the component and of the supervisor. With follow it goes on with each new
 	// output, over restarts of the component, until the caller ends the call. Safe
 	// to repeat. Returns NotFound if there is no such component. Ends with
@@ -384,7 +384,7 @@ type SupervisorServiceServer interface {
 	WatchEvents(*WatchEventsRequest, grpc.ServerStreamingServer[WatchEventsResponse]) error
 	// ReadComponentLogs sends what the processes of a component wrote to standard
 	// output and standard error, as bytes in the order in which they wrote. The
-	// newest 8 MiB and an older part of at most 64 MiB are kept, over restarts of
+	// newest 8 MiB and an older part of at most 16 MiB are kept, over restarts of
 	// the component and of the supervisor. With follow it goes on with each new
 	// output, over restarts of the component, until the caller ends the call. Safe
 	// to repeat. Returns NotFound if there is no such component. Ends with

@@ -4,9 +4,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
+
+	supervisorv1 "staddle.internal/proto/gen/staddle/supervisor/v1"
 
 	"staddle.internal/kit/config"
 )
@@ -116,4 +120,28 @@ func TestReexec_KeepsContainerd(t *testing.T) {
 	n.signal(syscall.SIGKILL)
 	n.wait()
 	n.eventually(func() bool { return !alive(int(again.GetPid())) }, func() string { return "containerd to end with its supervisor" })
+}
+
+// containerd whose socket is lost while it starts, before it has given an answer, is
+// started again at once, and not when its start takes too long.
+func TestSupervisor_ContainerdLosesItsSocketWhileItStarts(t *testing.T) {
+	n := newContainerdNode(t)
+	path := filepath.Join(n.root, "run/containerd.sock")
+	taken := make(chan error, 1)
+	go func() { // waited for below
+		for end := time.Now().Add(20 * time.Second); ; runtime.Gosched() {
+			if err := os.Remove(path); err == nil || time.Now().After(end) {
+				taken <- err
+				return
+			}
+		}
+	}()
+	n.start()
+	if err := <-taken; err != nil {
+		t.Fatal(err)
+	}
+	n.until("containerd", "started again", func(c *supervisorv1.Component) bool { return c.GetStarts() >= 2 && c.GetState() == ready })
+	if text := n.out.String(); !strings.Contains(text, path+" was removed") {
+		t.Errorf("got no line that says why:\n%s", text)
+	}
 }

@@ -95,7 +95,7 @@ func containerdSpec(p *process.Process, c config.Component, bin string) child.Sp
 		}
 		command = []string{program, "--config", filepath.Join(p.Paths.Var(config.ContainerdName), "config.toml")}
 	}
-	return child.Spec{Name: c.Name, Command: command, Env: env, Foreign: true}
+	return child.Spec{Name: c.Name, Command: command, Env: env, Makes: p.Config.Containerd.Address, Foreign: true}
 }
 
 // makeAllFolders makes the folders of all processes, each owned by its process. It

@@ -116,7 +116,7 @@ func TestSupervisor_WrongComponentsHoldUpNobody(t *testing.T) {
 		part{name: "good", mode: "serve"},
 		part{name: "failing", mode: "fail"},
 		part{name: "never", mode: "never ready"},
-		part{name: "chatty", mode: "chatty"})
+		part{name: "chatty", mode: "chatty", more: "start_timeout: 20s"})
 	text, err := os.ReadFile(filepath.Join(n.root, "etc/node.yaml"))
 	if err != nil {
 		t.Fatal(err)

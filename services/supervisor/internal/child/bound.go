@@ -61,7 +61,8 @@ func (r *Runner) followWrites(ctx context.Context) error {
 			if e.Name == r.cfg.LogDir && e.Has(fsnotify.Remove|fsnotify.Rename) {
 				return errFolderLost
 			}
-		case <-watcher.Errors: // too many at once, or none to be had: a look is right in any case
+		case err := <-watcher.Errors: // too many at once, or none to be had: a look is right in any case
+			r.once("events of output", func() { r.deps.Log.Warn("events of folders lost", logging.Err(err)) })
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}

@@ -58,6 +58,7 @@ func (r *Runner) awaitLoss(ctx context.Context, watcher *fsnotify.Watcher, tick 
 			if e.Op&(fsnotify.Remove|fsnotify.Rename|fsnotify.Create) == 0 || !slices.Contains(places, e.Name) {
 				continue
 			}
+			r.noteMade(e)
 		}
 		timer := time.NewTimer(settle)
 		defer timer.Stop()
@@ -78,7 +79,7 @@ func (r *Runner) places() []string {
 			places = append(places, c.socket.path)
 		}
 	}
-	return append(places, r.followed()...)
+	return slices.Concat(places, r.followed(), r.made(), r.madeFolders())
 }
 
 // folders are those that are watched.
@@ -119,7 +120,7 @@ func (r *Runner) mendPlaces(watcher *fsnotify.Watcher) {
 	if lost || r.sparesLost() {
 		errs = append(errs, r.makeFolders(), r.noteAll())
 	}
-	for _, dir := range r.folders() {
+	for _, dir := range append(r.folders(), r.madeFolders()...) {
 		errs = append(errs, watcher.Add(dir))
 	}
 	for _, path := range r.followed() {
@@ -128,6 +129,9 @@ func (r *Runner) mendPlaces(watcher *fsnotify.Watcher) {
 	for _, c := range r.all() {
 		if c.socket != nil {
 			errs = append(errs, r.mendSocket(c))
+		}
+		if c.spec.Makes != "" {
+			errs = append(errs, r.mendMade(c))
 		}
 	}
 	r.tellPlaces(lost, errors.Join(errs...))

@@ -118,7 +118,7 @@ func (r *Runner) birth(ctx context.Context, c *child) (int, error) {
 	}
 	r.forgetOwnerLocked(c.spec.Name)
 	r.owners[pid] = c.spec.Name
-	c.pid, c.process, c.leash, c.ended = pid, process, in.takeLeash(), nil
+	c.pid, c.process, c.leash, c.ended, c.made = pid, process, in.takeLeash(), nil, false
 	return pid, nil
 }
 

@@ -115,6 +115,7 @@ type child struct {
 	process *os.Process
 	leash   *os.File
 	ended   *Exit // of its last process, when pid is 0
+	made    bool  // the process made the socket that its spec says it makes
 }
 
 // New returns a Runner without children.

@@ -27,6 +27,9 @@ type Spec struct {
 	// host:port; it is asked at each start, and empty means nowhere. The child
 	// finds the socket as <name>.tcp. Nil means that it has none.
 	Address func() string
+	// Makes is the socket that the program makes for itself. When it made it and it is
+	// lost, the process is told lost. Empty means none that matters.
+	Makes string
 	// Foreign is a program that knows nothing of leash, passed sockets and fd
 	// store, and whose own children must outlive it: it is signalled by its main
 	// process only, is in no cgroup that is killed, and is asked to end by the

@@ -67,6 +67,11 @@ func (o *obedient) probe(ctx context.Context, name string, pid int, emit func(ma
 // run starts a loop over two components inside a bubble, and returns how to stop
 // it and what it returned.
 func run(t *testing.T, o *obedient, failFast bool) (l *Loop, stop func() error) {
+	return runWith(t, o, o, o.probe, failFast)
+}
+
+// runWith is run with children that are o and more, and their probe.
+func runWith(t *testing.T, all children, o *obedient, probe func(context.Context, string, int, func(machine.Event)) error, failFast bool) (l *Loop, stop func() error) {
 	plan := machine.Plan{
 		Components: []machine.Component{
 			{Name: "a", StartTimeout: time.Minute, StopTimeout: 10 * time.Second},
@@ -76,7 +81,7 @@ func run(t *testing.T, o *obedient, failFast bool) (l *Loop, stop func() error) 
 		SilentGrace: 3 * time.Second, FailFast: failFast,
 	}
 	o.live = map[string]int{}
-	l = New(plan, Deps{Children: o, Probe: o.probe, Changed: func(machine.Table) {}, Log: slog.New(slog.DiscardHandler)})
+	l = New(plan, Deps{Children: all, Probe: probe, Changed: func(machine.Table) {}, Log: slog.New(slog.DiscardHandler)})
 	o.loop = l
 	ctx, cancel := context.WithCancel(t.Context())
 	result := make(chan error, 1)

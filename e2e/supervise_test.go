@@ -117,6 +117,85 @@ func TestNode_SUP5_StopIsTheReverse(t *testing.T) {
 	settled(t, b)
 }
 
+// SUP-5, with the sandboxes stopped first: the node is out of use before the first of
+// them is asked to end, each has its grace, the disk is unmounted before anything that
+// it needs has ended, and then everything ends in the reverse of its start.
+func TestNode_SUP5_ADrainComesBeforeTheStop(t *testing.T) {
+	const grace = 4 * time.Second
+	far, b, _ := joined(t, bed.Options{})
+	far.OK("disk", "create", "data", "--node", bed.NodeName)
+	far.OK("apply", "-f", deafFile(t, grace))
+	awaitPhase(t, far, "web", "RUNNING")
+	mounted := func() []string {
+		found, err := filepath.Glob(filepath.Join(b.Paths.Run(), "storage", "*"))
+		must(t, err)
+		return found
+	}
+	if len(mounted()) == 0 {
+		t.Fatal("the disk is not mounted where it is looked for")
+	}
+	order := components(t, b)
+	told := exits(t, order)
+	began := time.Now()
+	shutdown := b.Begin("shutdown", "--drain")
+	bed.Eventually(t, waitLong, "presence says that the node is not ready", func(ctx context.Context) (bool, string) {
+		p, err := b.Presence(ctx)
+		return err == nil && !p.GetReady(), p.String()
+	})
+	if len(b.Workloads()) == 0 || len(mounted()) == 0 {
+		t.Errorf("the sandbox has ended within %s, before the node was out of use; want it alive for its grace of %s", time.Since(began), grace)
+	}
+	for i := range order {
+		var e exit
+		select {
+		case e = <-told:
+		case <-time.After(waitLong):
+			t.Fatalf("only %d components have ended", i)
+		}
+		if want := order[len(order)-1-i].GetName(); e.name != want {
+			t.Errorf("the stop in place %d is that of %s, want %s", i, e.name, want)
+		}
+		if left, disks := b.Workloads(), mounted(); i == 0 && (len(left) > 0 || len(disks) > 0) {
+			t.Errorf("when %s ended these were there: processes %v, disks %v", e.name, left, disks)
+		}
+		if took := e.at.Sub(began); i == 0 && took < grace {
+			t.Errorf("the stop began after %s, want the grace of %s before it", took, grace)
+		}
+	}
+	if r := shutdown.Wait(); r.Code != 0 {
+		t.Errorf("shutdown ended with %d: %s", r.Code, r.Stderr)
+	}
+	bed.Eventually(t, waitLong, "the runner is gone", runnerGone(b))
+
+	b.Start()
+	b.WaitComponents()
+	b.OK("--node-socket", b.HostSocket(), "node", "uncordon")
+	b.WaitReady()
+	awaitPhase(t, far, "web", "RUNNING")
+	far.OK("rm", "web")
+	far.OK("disk", "rm", "data")
+	settled(t, b)
+}
+
+// deafFile is a document of a sandbox with a disk that uses all of its grace.
+func deafFile(t *testing.T, grace time.Duration) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "web.yaml")
+	text := fmt.Sprintf(`kind: Sandbox
+name: web
+spec:
+  desired: RUNNING
+  termination_grace_period: %s
+  containers:
+    - name: main
+      image: %q
+      args: [deaf]
+      disks: [{disk: data, path: /data}]
+`, grace, bed.ProbeImage)
+	must(t, os.WriteFile(path, []byte(text), 0o644))
+	return path
+}
+
 // breakable makes a component one that ends at once for as long as what it returns
 // exists. Call it before Start.
 func breakable(t *testing.T, b *bed.Bed, component string) (broken string) {

@@ -213,6 +213,9 @@ func TestSupervisor_StoredFilesOutliveAKill(t *testing.T) {
 	}
 }
 
+// A call that its contract calls repeatable is answered, by the process that is killed
+// or by the next one. One that is not repeatable is made once, and fails with Unavailable
+// when its server is killed under it: only the caller can know whether to repeat it.
 func TestSupervisor_KillsRefuseNoCall(t *testing.T) {
 	n := newNode(t, "", part{name: "a", mode: "serve"})
 	n.start()
@@ -228,9 +231,13 @@ func TestSupervisor_KillsRefuseNoCall(t *testing.T) {
 	wg.Go(func() { // ends with ctx; waited for below
 		for ctx.Err() == nil {
 			calls++
-			if _, err := processv1.NewProcessServiceClient(conn).GetStatus(t.Context(), &processv1.GetStatusRequest{}); err != nil {
+			// How long a start takes here is no claim of this test; without a deadline of its
+			// own a call has 10 s.
+			within, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			if _, err := processv1.NewProcessServiceClient(conn).GetStatus(within, &processv1.GetStatusRequest{}); err != nil {
 				failed = append(failed, err)
 			}
+			cancel()
 		}
 	})
 	for range 5 {

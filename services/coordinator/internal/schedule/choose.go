@@ -92,6 +92,8 @@ func unfit(spec *resourcev1.SandboxSpec, pin string, c Candidate) string {
 		return "not connected"
 	case n.GetSpec().GetCordoned() || n.GetStatus().GetCordoned(): // by the operator, or on the node itself
 		return "cordoned"
+	case n.GetStatus().GetHolding(): // uncordoned a moment ago: what is placed now would have to be begun twice
+		return "keeping sandboxes stopped"
 	case !record.Ready(n) || n.GetPlacement().GetRegisteredAt() == nil:
 		return "not ready"
 	case !selects(spec.GetNodeSelector(), c.Record.GetMeta().GetLabels()):

@@ -84,6 +84,9 @@ func TestChoose(t *testing.T) {
 		{"a node that was cordoned on itself", spec(0), "", []Candidate{node("a", func(r *record.Resource) {
 			r.GetNode().GetStatus().Cordoned = true
 		})}, "", "no node of 1 takes it: 1 cordoned"},
+		{"a node that was uncordoned and keeps sandboxes stopped still", spec(0), "", []Candidate{node("a", func(r *record.Resource) {
+			r.GetNode().GetStatus().Holding = true
+		})}, "", "no node of 1 takes it: 1 keeping sandboxes stopped"},
 		{"a cordoned node that is not ready", spec(0), "", []Candidate{node("a", func(r *record.Resource) {
 			r.GetNode().GetStatus().Cordoned = true
 			r.GetNode().GetStatus().GetConditions()[0].State = resourcev1.ConditionState_CONDITION_STATE_FALSE

@@ -136,19 +136,26 @@ func field(raw []byte, name string) (uint64, error) {
 	return 0, nil
 }
 
-// CanLimitSwap says whether memory and swap can be limited together.
+// CanLimitSwap says whether memory and swap can be limited together. A kernel that
+// does not count swap has no file for the limit.
 func (t *Tree) CanLimitSwap() bool {
 	for _, h := range t.hierarchies {
 		if !h.has("memory") {
 			continue
 		}
-		if h.unified {
-			return true
+		if !h.unified {
+			return h.any("memory.memsw.limit_in_bytes")
 		}
-		_, err := os.Stat(filepath.Join(h.dir, "memory.memsw.limit_in_bytes"))
-		return err == nil
+		// The root has no limits. Before the first group has one it cannot be told.
+		return h.any("*/memory.swap.max") || !h.any("*/memory.max")
 	}
 	return false
+}
+
+// any says whether there is a file that matches.
+func (h hierarchy) any(pattern string) bool {
+	found, err := filepath.Glob(filepath.Join(h.dir, pattern))
+	return err == nil && len(found) > 0 // the only error is a bad pattern
 }
 
 // Exists says whether a group is there in any hierarchy.
@@ -249,8 +256,17 @@ func (t *Tree) Clear(group string) error {
 	}
 }
 
-// kill ends what runs below a group.
+// kill ends what runs below a group. The unified hierarchy does that at once, so
+// that nothing in it is born meanwhile.
 func (t *Tree) kill(group string) error {
+	for _, h := range t.hierarchies {
+		if !h.unified {
+			continue
+		}
+		if err := killAll(h.path(group)); err != nil {
+			return fmt.Errorf("end processes of control group %s: %w", group, err)
+		}
+	}
 	pids, err := t.Processes(group)
 	if err != nil {
 		return err
@@ -261,6 +277,25 @@ func (t *Tree) kill(group string) error {
 		}
 	}
 	return nil
+}
+
+// killAll has the kernel end all below a group of the unified hierarchy. Before 5.14
+// it could not.
+func killAll(dir string) error {
+	f, err := os.OpenFile(filepath.Join(dir, "cgroup.kill"), os.O_WRONLY, 0)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString("1")
+	// The group went away meanwhile, or a workload with the right to do so has made
+	// it one of threads, which cannot be ended like this.
+	if errors.Is(err, unix.ENODEV) || errors.Is(err, unix.EOPNOTSUPP) {
+		err = nil
+	}
+	return errors.Join(err, f.Close())
 }
 
 // Processes lists what runs in a group and below it, in any hierarchy, each

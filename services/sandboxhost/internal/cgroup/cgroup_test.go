@@ -28,7 +28,7 @@ func TestParse(t *testing.T) {
 		return func(string) ([]byte, error) { return []byte(list), nil }
 	}
 	tree, err := parse([]byte(unified), controllers("cpuset cpu io memory hugetlb pids\n"))
-	if err != nil || len(tree.hierarchies) != 1 || !tree.hierarchies[0].unified || !tree.hierarchies[0].has("memory") || !tree.CanLimitSwap() {
+	if err != nil || len(tree.hierarchies) != 1 || !tree.hierarchies[0].unified || !tree.hierarchies[0].has("memory") {
 		t.Errorf("unified: got %+v, %v", tree, err)
 	}
 	tree, err = parse(hybrid, controllers("\n"))
@@ -42,6 +42,59 @@ func TestParse(t *testing.T) {
 	}
 	if _, err := parse([]byte("1 2 0:3 / / rw - ext4 /dev/sda rw\n"), nil); !errors.Is(err, fault.Invalid) {
 		t.Errorf("none: got %v, want invalid", err)
+	}
+}
+
+func TestCanLimitSwap(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		unified bool
+		files   []string
+		want    bool
+	}{
+		{"version 1", false, []string{"memory.memsw.limit_in_bytes"}, true},
+		{"version 1, swap not counted", false, nil, false},
+		{"version 2", true, []string{"system.slice/memory.max", "system.slice/memory.swap.max"}, true},
+		{"version 2, swap not counted", true, []string{"system.slice/memory.max"}, false},
+		{"version 2, no group yet", true, nil, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			dir := t.TempDir()
+			for _, file := range tt.files {
+				path := filepath.Join(dir, file)
+				if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, nil, 0o600)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			tree := &Tree{hierarchies: []hierarchy{{dir: dir, unified: tt.unified, controllers: []string{"memory"}}}}
+			if got := tree.CanLimitSwap(); got != tt.want {
+				t.Errorf("got %t, want %t", got, tt.want)
+			}
+		})
+	}
+}
+
+// Where the kernel can end a whole group it is asked to: by number something that is
+// born meanwhile is missed.
+func TestTree_KillIsOfTheWholeGroup(t *testing.T) {
+	for _, able := range []bool{true, false} {
+		dir := t.TempDir()
+		file := filepath.Join(dir, "a", "cgroup.kill")
+		if err := os.Mkdir(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if able {
+			if err := os.WriteFile(file, nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		tree := &Tree{hierarchies: []hierarchy{{dir: dir, unified: true}}}
+		if err := errors.Join(tree.kill("/a"), tree.kill("/none")); err != nil {
+			t.Errorf("able %t: %v", able, err)
+		}
+		if got, err := os.ReadFile(file); able && string(got) != "1" || errors.Is(err, os.ErrNotExist) == able {
+			t.Errorf("able %t: the kernel was told %q, %v", able, got, err)
+		}
 	}
 }
 

@@ -146,12 +146,9 @@ func rehearsal(state handover.State, path string) (_ *rehearsed, err error) {
 }
 
 func (r *rehearsed) close() error {
-	var errs []error
+	err := child.CloseAll(r.passed)
 	if r.listener != nil {
-		errs = append(errs, r.listener.Close())
+		err = errors.Join(err, r.listener.Close())
 	}
-	for _, f := range r.passed {
-		errs = append(errs, f.Close())
-	}
-	return errors.Join(errs...)
+	return err
 }

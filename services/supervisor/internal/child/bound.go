@@ -108,8 +108,11 @@ func (r *Runner) trimAll() {
 // holdUp stops the process of a component until it is released. One that this
 // process dies over is killed by the next supervisor, as any left-over.
 func (r *Runner) holdUp(name string) (release func()) {
+	var process *os.Process
 	r.mu.Lock()
-	process := r.children[name].process
+	if c, ok := r.children[name]; ok {
+		process = c.process
+	}
 	r.mu.Unlock()
 	send := func(sig unix.Signal) {
 		if err := process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {

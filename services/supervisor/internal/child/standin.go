@@ -16,23 +16,25 @@ import (
 type standIns struct {
 	first int // the number of the first
 	files []*os.File
+	none  *os.File // stands in for all that is only kept open
 	err   error
 }
 
 // StandIns returns the handover with a stand-in for each file, and these, for a
-// process that finds them from number first on. The caller closes them, also after
-// an error.
+// process that finds them from number first on. One file may stand in for many, so
+// that a node with thousands of stored files needs no more. The caller closes them with
+// CloseAll, also after an error.
 func (h Handover) StandIns(first int) (Handover, []*os.File, error) {
 	s := &standIns{first: first}
 	out := Handover{Children: map[string]ChildHandover{}, Owners: h.Owners, Notify: s.add(datagram())}
 	for name, c := range h.Children {
-		c.Leash = s.instead(c.Leash, null)
+		c.Leash = s.instead(c.Leash, s.null)
 		c.Socket = s.instead(c.Socket, listening)
 		c.TCP = s.instead(c.TCP, listening)
 		out.Children[name] = c
 	}
 	for _, f := range h.Stored {
-		out.Stored = append(out.Stored, fdstore.Stored{Owner: f.Owner, Name: f.Name, FD: s.add(null())})
+		out.Stored = append(out.Stored, fdstore.Stored{Owner: f.Owner, Name: f.Name, FD: s.add(s.null())})
 	}
 	if s.err != nil {
 		return out, s.files, fmt.Errorf("make stand-ins: %w", s.err)
@@ -58,7 +60,25 @@ func (s *standIns) add(f *os.File, err error) int {
 }
 
 // null stands in for what is only kept open: leashes and stored files.
-func null() (*os.File, error) { return os.OpenFile(os.DevNull, os.O_RDWR, 0) }
+func (s *standIns) null() (f *os.File, err error) {
+	if s.none == nil {
+		s.none, err = os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	}
+	return s.none, err
+}
+
+// CloseAll closes files of which some may be named more than once.
+func CloseAll(files []*os.File) error {
+	closed := map[*os.File]bool{}
+	var errs []error
+	for _, f := range files {
+		if !closed[f] {
+			closed[f] = true
+			errs = append(errs, f.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
 
 func listening() (*os.File, error) {
 	f, err := bound(unix.SOCK_STREAM)

@@ -117,10 +117,8 @@ func TestRehearsal_HasStandInsOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() {
-		for _, f := range files {
-			if err := f.Close(); err != nil {
-				t.Error(err)
-			}
+		if err := child.CloseAll(files); err != nil {
+			t.Error(err)
 		}
 	}()
 	var used []int

@@ -47,6 +47,10 @@ type Frame struct {
 	Load func(path string) error
 	// Flags adds flags of its own.
 	Flags func(*flag.FlagSet)
+	// Processors bounds how many it uses at once, unless the environment says something
+	// else. A process that is woken often and has little to do each time spends most of
+	// that on waking further threads to help. 0 means as many as there are.
+	Processors int
 	// Env lists further environment variables with our prefix that it reads.
 	Env []string
 	// OwnGate leaves it to build where among the members Process.Gate stands.
@@ -66,7 +70,7 @@ func (f Frame) Main(build Build) int {
 }
 
 func (f Frame) main(args []string, stdout, stderr io.Writer, build Build) int {
-	sparing()
+	sparing(f.Processors)
 	ctx := leash.Attach(context.Background())
 	ctx, stop := run.Signal(ctx)
 	defer stop()

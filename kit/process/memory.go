@@ -2,6 +2,7 @@ package process
 
 import (
 	"os"
+	"runtime"
 	"runtime/debug"
 )
 
@@ -10,9 +11,13 @@ import (
 // those is nothing.
 const gcPercent = 40
 
-// sparing sets it, unless the environment says something else.
-func sparing() {
+// sparing sets it, and how many processors are used at once if that is not 0, unless
+// the environment says something else.
+func sparing(processors int) {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
+	}
+	if processors > 0 && os.Getenv("GOMAXPROCS") == "" {
+		runtime.GOMAXPROCS(min(processors, runtime.GOMAXPROCS(0)))
 	}
 }

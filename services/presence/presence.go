@@ -39,7 +39,7 @@ const (
 
 // Main runs the process and returns its exit code. It waits for its neighbours
 // after its loop has begun: that they are missing is what it has to tell.
-func Main() int { return process.Frame{Name: Name, OwnGate: true}.Main(build) }
+func Main() int { return process.Frame{Name: Name, OwnGate: true, Processors: 1}.Main(build) }
 
 func build(_ context.Context, p *process.Process) ([]run.Member, error) {
 	bootID, err := boottime.ID()

@@ -22,7 +22,7 @@ const (
 )
 
 // AgentMain runs the process sandbox-agent and returns its exit code.
-func AgentMain() int { return process.Main(AgentName, buildAgent) }
+func AgentMain() int { return process.Frame{Name: AgentName, Processors: 1}.Main(buildAgent) }
 
 func buildAgent(_ context.Context, p *process.Process) ([]run.Member, error) {
 	records, err := p.Dial("clusteraccess")

@@ -14,7 +14,7 @@ import (
 
 // AgentMain runs the process storage-agent until a signal and returns its exit
 // code. It is ready when its loop runs.
-func AgentMain() int { return process.Main("storage-agent", buildAgent) }
+func AgentMain() int { return process.Frame{Name: "storage-agent", Processors: 1}.Main(buildAgent) }
 
 func buildAgent(_ context.Context, p *process.Process) ([]run.Member, error) {
 	cluster, err := p.Dial("clusteraccess")

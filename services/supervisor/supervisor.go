@@ -82,7 +82,7 @@ type start struct {
 
 func (m *start) frame() process.Frame {
 	f := process.Frame{
-		Name: name, Env: []string{handover.EnvFD},
+		Name: name, Env: []string{handover.EnvFD}, Processors: 1,
 		Flags: func(fs *flag.FlagSet) {
 			fs.BoolVar(&m.failFast, "fail-fast", false, "stop everything when a component fails before all were ready once: when it ends, or is not ready within its start time-out though nothing outside the machine holds it up")
 		},

@@ -42,6 +42,7 @@ func (s *Store) Import(ctx context.Context, r io.Reader) (_ []Image, err error) 
 	if err != nil {
 		return nil, fault.New(fault.Unavailable, "import images: %w", err)
 	}
+	defer giveBack()
 	defer func() { s.endLease(ctx, c, lease, err != nil) }()
 	ctx = leases.WithLease(ctx, lease.ID)
 

@@ -96,12 +96,15 @@ func (s *Store) join(ctx context.Context, c *containerd.Client, name string) *fl
 	f := &flight{cancel: cancel, waiting: 1, done: make(chan struct{}), parts: map[digest.Digest]ocispec.Descriptor{}}
 	s.flights[name] = f
 	go func() { // owned by the flight; ends when the pull does, and all who wait see it
-		defer close(f.done)
+		done := sync.OnceFunc(func() { close(f.done) })
+		defer done()
 		f.image, f.err = s.fetch(own, c, name, f)
 		if f.err != nil {
 			s.throwAway(own, c, name, f)
 		}
 		s.land(name, f)
+		done() // nobody waits for the memory
+		giveBack()
 	}()
 	return f
 }

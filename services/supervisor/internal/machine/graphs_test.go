@@ -81,6 +81,25 @@ func shapes(size, kinds int) []shape {
 	}
 }
 
+// plansOf lists every graph of a size in every order that it can be started in: each
+// set of edges to earlier components, once. The order matters, as the stop is its
+// reverse; so graphs that differ only in names are not the same here.
+func plansOf(size, kinds int) []shape {
+	var out []shape
+	edges := make([]int, size*(size-1)/2)
+	for {
+		out = append(out, shape{size, slices.Clone(edges)})
+		i := 0
+		for ; i < len(edges) && edges[i] == kinds; i++ {
+			edges[i] = none
+		}
+		if i == len(edges) {
+			return out
+		}
+		edges[i]++
+	}
+}
+
 // String names the edges: "b>a c~a" means that b needs a, and c only comes after a.
 func (s shape) String() string {
 	var words []string

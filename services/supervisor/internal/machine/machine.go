@@ -19,7 +19,6 @@
 package machine
 
 import (
-	"slices"
 	"time"
 
 	"staddle.internal/kit/backoff"
@@ -103,7 +102,7 @@ type Member struct {
 	LastExit Exit
 
 	spawning   bool          // asked to start, and no process id yet
-	startedAt  time.Time     // of the last start
+	startedAt  time.Time     // when its last process was made; zero if that failed
 	failures   int           // in a row, as the back-off counts
 	left       time.Duration // of the start time-out
 	clock      time.Time     // since when left runs down; zero while halted
@@ -115,7 +114,7 @@ type Member struct {
 	held       bool          // an operator wants it stopped
 	why        string        // its next start was asked for, if it is waiting
 	cause      string        // why it is being stopped, if that is a failure
-	deadline   time.Time     // when a stopping process is killed
+	deadline   time.Time     // when a stopping process is killed, also once more
 	killed     bool
 }
 
@@ -213,27 +212,8 @@ func (m *Member) due() time.Time {
 		return m.NextStart
 	case m.State == Starting && !m.clock.IsZero():
 		return m.clock.Add(m.left)
-	case m.State == Stopping && !m.killed && m.PID != 0:
+	case m.State == Stopping && m.PID != 0:
 		return m.deadline
 	}
 	return time.Time{}
-}
-
-// blockers lists what holds up the first start of a component.
-func (p Plan) blockers(t Table, c Component) []string {
-	if t.Members[c.Name].wasReady {
-		return nil
-	}
-	var names []string
-	for _, need := range c.Needs {
-		if t.Members[need].State != Ready {
-			names = append(names, need)
-		}
-	}
-	for _, before := range c.OrderOnly {
-		if !t.Members[before].wasReady && !slices.Contains(names, before) {
-			names = append(names, before)
-		}
-	}
-	return names
 }

@@ -12,49 +12,49 @@ const (
 	startAsked   = "start asked for"
 )
 
-// asked does what an operator wants of one component. What was asked for before
+// asked does what an operator wants of the component. What was asked for before
 // counts no more.
-func (s *step) asked(e Event, m *Member) {
-	if s.table.Stopping {
+func (l life) asked(e Event) {
+	if l.stopping {
 		return
 	}
 	switch e.Kind {
 	case RestartAsked:
-		if e.PID == 0 || e.PID == m.PID {
-			s.restart(e.Name, m, cmp.Or(e.Reason, restartAsked))
+		if e.PID == 0 || e.PID == l.m.PID {
+			l.restart(cmp.Or(e.Reason, restartAsked))
 		}
 	case StopOneAsked:
-		s.hold(e.Name, m)
+		l.hold()
 	case StartOneAsked:
-		if m.State == Stopped {
-			s.want(m, startAsked)
+		if l.m.State == Stopped {
+			l.want(startAsked)
 		}
 	}
 }
 
 // restart never makes a second process: one that lives is stopped first, and the
 // wait of a back-off is cut short without forgetting its count.
-func (s *step) restart(name string, m *Member, reason string) {
-	switch m.State {
+func (l life) restart(reason string) {
+	switch l.m.State {
 	case Starting, Ready, NotReady:
-		m.again = true
-		s.stop(name, m, reason)
+		l.m.again = true
+		l.stop(reason)
 	case BackingOff, Stopped:
-		s.want(m, reason)
+		l.want(reason)
 	}
 }
 
-// hold stops a component in whatever state it is. One that is stopping already
+// hold stops the component in whatever state it is. One that is stopping already
 // goes on, and does not come back.
-func (s *step) hold(name string, m *Member) {
-	m.held, m.again = true, false
-	switch m.State {
+func (l life) hold() {
+	l.m.held, l.m.again = true, false
+	switch l.m.State {
 	case Starting, Ready, NotReady:
-		s.stop(name, m, stopAsked)
+		l.stop(stopAsked)
 	case Stopping:
-		m.Reason = stopAsked
+		l.m.Reason = stopAsked
 	case Waiting, BackingOff:
-		m.NextStart = time.Time{}
-		s.enter(m, Stopped, stopAsked)
+		l.m.NextStart = time.Time{}
+		l.enter(Stopped, stopAsked)
 	}
 }

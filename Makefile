@@ -12,7 +12,7 @@ TOOL := cd tools && GOWORK=off go build -trimpath -o $(BIN)/
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
 .DEFAULT_GOAL := help
-.PHONY: help up down build compose-up compose-down compose-test prereqs gen fmt lint test check bench clean install uninstall test-systemd FORCE
+.PHONY: help up down build compose-up compose-down compose-test prereqs gen fmt lint test explore check bench clean install uninstall test-systemd FORCE
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -76,6 +76,9 @@ lint: $(BIN)/buf $(BIN)/golangci-lint third_party/buf/validate/validate.proto ##
 
 test: build $(BIN)/grpcurl ## run all tests as root: units, real containers, end to end
 	@$(SUDO) env "PATH=$$PATH" "HOME=$$HOME" GOFLAGS="$(GOFLAGS)" tools/test.sh
+
+explore: ## search every state of every boot graph of up to four components (half an hour)
+	@cd services/supervisor && go test -count=1 -timeout 4h -v -run EveryReachableState ./internal/machine -search everything
 
 test-systemd: build ## a whole node under a real systemd, in namespaces of its own
 	@cd e2e && $(SUDO) env "PATH=$$PATH" "HOME=$$HOME" GOFLAGS="$(GOFLAGS)" go test -tags systemd -race -count=1 -timeout 12m ./systemd

@@ -21,6 +21,7 @@ import (
 type obedient struct {
 	loop *Loop
 	deaf bool
+	safe int // from so many kills, which fail
 
 	mu   sync.Mutex
 	next int
@@ -47,6 +48,10 @@ func (o *obedient) Terminate(name string, pid int) error {
 }
 
 func (o *obedient) Kill(name string, pid int) error {
+	if o.safe > 0 {
+		o.safe--
+		return errors.New("not permitted")
+	}
 	o.end(name, pid, "signal killed")
 	return nil
 }
@@ -127,6 +132,16 @@ func TestLoop_RestartAnswersWhenTheOldProcessIsGone(t *testing.T) {
 		_ = stop() // by its end, which is looked at elsewhere
 		if err := l.Restart(t.Context(), "b"); !errors.Is(err, fault.Unavailable) {
 			t.Errorf("got %v, want Unavailable after the end", err)
+		}
+	})
+}
+
+func TestLoop_StopsAlthoughAKillFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := &obedient{deaf: true, safe: 2}
+		_, stop := run(t, o, false)
+		if err := stop(); !errors.Is(err, context.Canceled) || len(o.live) > 0 {
+			t.Errorf("got %v with %v alive, want a clean stop", err, o.live)
 		}
 	})
 }

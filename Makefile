@@ -77,7 +77,7 @@ lint: $(BIN)/buf $(BIN)/golangci-lint third_party/buf/validate/validate.proto ##
 test: build $(BIN)/grpcurl ## run all tests as root: units, real containers, end to end
 	@$(SUDO) env "PATH=$$PATH" "HOME=$$HOME" GOFLAGS="$(GOFLAGS)" tools/test.sh
 
-explore: ## search every state of every boot graph of up to four components (half an hour)
+explore: ## search every state of every boot graph of up to four components (a quarter of an hour)
 	@cd services/supervisor && go test -count=1 -timeout 4h -v -run EveryReachableState ./internal/machine -search everything
 
 test-systemd: build ## a whole node under a real systemd, in namespaces of its own

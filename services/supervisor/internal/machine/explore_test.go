@@ -86,8 +86,8 @@ func sweeps(far string) []sweep {
 	case "everything":
 		for part := range 2 {
 			out = append(out,
-				sweep{size: 4, kinds: orderOnly, part: part, of: 2, plans: 365 - part, states: 40_000_000},
-				sweep{size: 4, kinds: orderOnly, failFast: true, part: part, of: 2, plans: 365 - part, states: 40_000_000})
+				sweep{size: 4, kinds: orderOnly, part: part, of: 2, plans: 365 - part, states: 20_000_000},
+				sweep{size: 4, kinds: orderOnly, failFast: true, part: part, of: 2, plans: 365 - part, states: 20_000_000})
 		}
 	}
 	return out

@@ -12,7 +12,7 @@ TOOL := cd tools && GOWORK=off go build -trimpath -o $(BIN)/
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
 .DEFAULT_GOAL := help
-.PHONY: help up down build compose-up compose-down compose-test prereqs gen fmt lint test explore check bench clean install uninstall test-systemd FORCE
+.PHONY: help up down build compose-up compose-down compose-test prereqs gen fmt lint test explore check bench clean install uninstall test-systemd test-vm FORCE
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -82,6 +82,9 @@ explore: ## search every state of every boot graph of up to four components (a q
 
 test-systemd: build ## a whole node under a real systemd, in namespaces of its own
 	@cd e2e && $(SUDO) env "PATH=$$PATH" "HOME=$$HOME" GOFLAGS="$(GOFLAGS)" go test -tags systemd -race -count=1 -timeout 12m ./systemd
+
+test-vm: build ## a whole machine in qemu: cgroup v2 alone, reboot, power cuts; SHORT=1 for the half
+	@cd e2e && $(SUDO) env "PATH=$$PATH" "HOME=$$HOME" GOFLAGS="$(GOFLAGS)" go test -tags vm -race -count=1 -timeout 90m $(if $(SHORT),-run '^TestShort_') ./vm
 
 # PREFIX=/usr/local; packagers name DESTDIR, and SYSTEMD_VERSION of those who use the package.
 install: build ## put binaries, units and sample configuration in place for systemd

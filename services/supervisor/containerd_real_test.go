@@ -1,6 +1,7 @@
 package supervisor_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -78,6 +79,24 @@ func TestSupervisor_ManagesContainerd(t *testing.T) {
 	}
 	if got := n.order("to", "stopped"); len(got) != 2 || got[1] != config.ContainerdName {
 		t.Errorf("got stopped in order %v, want containerd last", got)
+	}
+}
+
+// What lasts of a task whose state a reboot took is removed by containerd itself,
+// which has to be led there.
+func TestSupervisor_ContainerdClearsTasksOfTheBootBefore(t *testing.T) {
+	n := newContainerdNode(t)
+	left := filepath.Join(n.root, "var/containerd/io.containerd.runtime.v2.task", "staddle", "left")
+	if err := os.MkdirAll(left, 0o711); err != nil {
+		t.Fatal(err)
+	}
+	n.start()
+	n.untilState("a", ready)
+	if _, err := os.Stat(left); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("it is still there: %v", err)
+	}
+	if code := n.stop(); code != 0 {
+		t.Errorf("got exit code %d, want 0", code)
 	}
 }
 

@@ -8,7 +8,9 @@ package containerd
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -77,6 +79,9 @@ func (c Config) Write() (string, error) {
 			return "", fmt.Errorf("write configuration of containerd: %w", err)
 		}
 	}
+	if err := c.nameNamespaces(); err != nil {
+		return "", fmt.Errorf("write configuration of containerd: %w", err)
+	}
 	path := filepath.Join(c.Root, "config.toml")
 	text := []byte(c.TOML())
 	if have, err := os.ReadFile(path); err == nil && bytes.Equal(have, text) {
@@ -90,4 +95,24 @@ func (c Config) Write() (string, error) {
 		return "", fmt.Errorf("write configuration of containerd: %w", err)
 	}
 	return path, nil
+}
+
+// nameNamespaces makes a folder in the state for each namespace that has had tasks.
+// At its start containerd removes what lasts of tasks that are gone, but only in
+// namespaces that it finds in its state, and there are none after a reboot.
+func (c Config) nameNamespaces() error {
+	const tasks = "io.containerd.runtime.v2.task"
+	namespaces, err := os.ReadDir(filepath.Join(c.Root, tasks))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // its first start
+	}
+	if err != nil {
+		return err
+	}
+	for _, ns := range namespaces {
+		if err := os.MkdirAll(filepath.Join(c.State, tasks, ns.Name()), 0o711); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -55,3 +55,22 @@ func TestWrite_LeavesTheSameFileAlone(t *testing.T) {
 		t.Errorf("a change was not written: %v\n%s", err, text)
 	}
 }
+
+// After a reboot, which empties the state, containerd has to find the namespaces in
+// which something of its tasks lasts.
+func TestWrite_NamesNamespacesThatHadTasks(t *testing.T) {
+	root := t.TempDir()
+	cfg := Config{Root: filepath.Join(root, "var"), State: filepath.Join(root, "run"), Address: filepath.Join(root, "run/sock")}
+	if err := os.MkdirAll(filepath.Join(cfg.Root, "io.containerd.runtime.v2.task/staddle/left"), 0o711); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if _, err := cfg.Write(); err != nil {
+			t.Fatal(err)
+		}
+		found, err := filepath.Glob(filepath.Join(cfg.State, "io.containerd.runtime.v2.task/*"))
+		if err != nil || len(found) != 1 || filepath.Base(found[0]) != "staddle" {
+			t.Errorf("found %v, %v", found, err)
+		}
+	}
+}

@@ -58,7 +58,7 @@ func build(_ context.Context, p *process.Process) ([]run.Member, error) {
 		return nil, err
 	}
 	notes := &kept{options: journal.Options{
-		Path: filepath.Join(p.Paths.Var(Name), "journal.db"), Kind: host.JournalKind, Version: host.JournalVersion, Log: p.Log,
+		Path: filepath.Join(p.Paths.Var(Name), host.JournalFile), Kind: host.JournalKind, Version: host.JournalVersion, Log: p.Log,
 	}}
 	eng := newEngine(p)
 	grants := grant.New(notes, p.Log)

@@ -18,7 +18,9 @@ import (
 
 // What the journal holds.
 const (
-	// JournalKind and JournalVersion are for journal.Options.
+	// JournalFile is the name of the journal in the folder of data, and JournalKind and
+	// JournalVersion are for journal.Options.
+	JournalFile    = "journal.db"
 	JournalKind    = "sandboxhost"
 	JournalVersion = 1
 
@@ -38,6 +40,20 @@ type loaded struct {
 	tombs   map[id.Sandbox]*sandboxhostv1.Tombstone
 	holds   []*sandboxhostv1.Hold
 	starts  uint64
+}
+
+// Graces reads from the journal at path, of a host that does not run, how long the
+// processes of each sandbox may still take from now until they are killed. It changes
+// nothing. It returns fs.ErrNotExist if there is no such journal.
+func Graces(path, bootID string, now time.Duration) (map[id.Sandbox]time.Duration, error) {
+	left := map[id.Sandbox]time.Duration{}
+	err := journal.Peek(journal.Options{Path: path, Kind: JournalKind, Version: JournalVersion}, func(tx journal.Tx) error {
+		return journal.ForEachProto(tx, bucketRecords, func(uid string, r *sandboxhostv1.SandboxRecord) error {
+			left[id.Sandbox(uid)] = graceLeft(r, bootID, now)
+			return nil
+		})
+	})
+	return left, err
 }
 
 func load(j notes) (loaded, error) {

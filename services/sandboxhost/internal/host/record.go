@@ -255,6 +255,30 @@ func grace(r *sandboxhostv1.SandboxRecord) time.Duration {
 	return defaultGrace
 }
 
+// longestGrace is what the container that may take the longest has, if all are asked to
+// end at once.
+func longestGrace(r *sandboxhostv1.SandboxRecord) time.Duration {
+	longest := time.Duration(0)
+	for _, c := range r.GetWish().GetSpec().GetContainers() {
+		if own := c.GetTerminationGracePeriod(); own != nil {
+			longest = max(longest, own.AsDuration())
+		} else {
+			longest = max(longest, grace(r))
+		}
+	}
+	return longest
+}
+
+// graceLeft is what is left of that at a time since boot: all of it, unless the stop
+// began in this boot already.
+func graceLeft(r *sandboxhostv1.SandboxRecord, bootID string, now time.Duration) time.Duration {
+	longest, sent := longestGrace(r), r.GetStopSentBoottime()
+	if sent == nil || r.GetBootId() != bootID {
+		return longest
+	}
+	return max(0, sent.AsDuration()+longest-now)
+}
+
 // restartBackoff is the series of waits of a sandbox: what its spec says, else that
 // of the node.
 func restartBackoff(r *sandboxhostv1.SandboxRecord, p backoff.Policy) backoff.Policy {

@@ -4,7 +4,7 @@
 // so that a later start continues as after a reboot.
 //
 // It asks nobody and needs nobody: it works on a node whose containerd or journal
-// is broken. It finds things by where they lie (below the node's root) and by the
+// is broken. Where the journal can be read, each workload has its own grace period. It finds things by where they lie (below the node's root) and by the
 // names of its configuration, and must never touch anything else. It stands
 // outside the trail; the command "staddle down" is what calls it.
 package teardown
@@ -30,7 +30,6 @@ import (
 	"staddle.internal/kit/logging"
 	"staddle.internal/kit/process"
 	"staddle.internal/services/sandboxhost/internal/cgroup"
-	"staddle.internal/services/sandboxhost/internal/engine"
 	"staddle.internal/services/sandboxhost/internal/network"
 )
 
@@ -40,8 +39,11 @@ type Config struct {
 	Paths config.Paths
 	// Node is its node.yaml, resolved.
 	Node *config.Node
-	// Grace is how long workloads may take to end by themselves.
-	Grace time.Duration
+	// Limit is how long workloads may take to end by themselves at most, whatever
+	// their own grace periods say.
+	Limit time.Duration
+	// BootID is that of the running kernel.
+	BootID string
 }
 
 // owners are the processes that use what is taken away, the first one first to start.
@@ -95,45 +97,6 @@ func refuseWhileServed(p config.Paths) error {
 		}
 	}
 	return nil
-}
-
-// endWorkloads sends SIGTERM to every process in the sandboxes' cgroups, waits
-// for the grace and ends the rest by force.
-func (d down) endWorkloads(ctx context.Context) error {
-	pids, err := d.workloads()
-	if err != nil || len(pids) == 0 {
-		return err
-	}
-	d.log.Info("workloads ending", logging.Count(len(pids)))
-	procs := openAll(pids)
-	defer procs.close()
-	procs.signal(unix.SIGTERM)
-	if procs.wait(ctx, d.cfg.Grace) {
-		return nil
-	}
-	// Those that came meanwhile are ended with those that stayed.
-	if pids, err = d.workloads(); err != nil {
-		return err
-	}
-	late := openAll(pids)
-	defer late.close()
-	late.signal(unix.SIGKILL)
-	if !late.wait(ctx, 5*time.Second) {
-		return fault.New(fault.Unavailable, "end workloads: some do not end, not even by SIGKILL")
-	}
-	return nil
-}
-
-// workloads are the processes in the cgroups of sandboxes. Shims are known by
-// theirs, not by their name: a workload may call itself what it likes.
-func (d down) workloads() ([]int, error) {
-	parent := d.cfg.Node.Sandboxes.CgroupParent
-	all, err := d.groups.Processes(parent)
-	if err != nil {
-		return nil, err
-	}
-	shims, err := d.groups.Processes(filepath.Join(parent, engine.ShimGroup))
-	return slices.DeleteFunc(all, func(pid int) bool { return slices.Contains(shims, pid) }), err
 }
 
 // endShims ends the shims of this node's containerd, which have nothing to do any

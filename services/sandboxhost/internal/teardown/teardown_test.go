@@ -28,7 +28,7 @@ func newDown(t *testing.T) down {
 		t.Fatal(err)
 	}
 	d := down{
-		cfg:    Config{Paths: config.Paths{Root: root}, Node: &config.Node{}, Grace: time.Millisecond},
+		cfg:    Config{Paths: config.Paths{Root: root}, Node: &config.Node{}, Limit: time.Millisecond},
 		log:    slog.New(slog.NewTextHandler(t.Output(), nil)),
 		groups: groups,
 	}
@@ -44,12 +44,18 @@ func newDown(t *testing.T) down {
 // sleeper is a process that calls itself name, in a group below the parent.
 func sleeper(t *testing.T, d down, name, group string) *exec.Cmd {
 	t.Helper()
+	cmd := exec.Command("sleep", "600")
+	cmd.Args[0] = name
+	return enter(t, d, cmd, group)
+}
+
+// enter starts a process in a group below the parent.
+func enter(t *testing.T, d down, cmd *exec.Cmd, group string) *exec.Cmd {
+	t.Helper()
 	group = filepath.Join(d.cfg.Node.Sandboxes.CgroupParent, group)
 	if err := d.groups.Ensure(group); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command("sleep", "600")
-	cmd.Args[0] = name
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}

@@ -25,7 +25,7 @@ type teller interface {
 // drainer takes the node out of use; a *drain.Keeper.
 type drainer interface {
 	Cordon(reason string) (*presencev1.Admission, error)
-	Uncordon() (*presencev1.Admission, error)
+	Uncordon(req *presencev1.UncordonRequest) (*presencev1.Admission, error)
 	Drain(req *presencev1.DrainRequest) (*presencev1.Admission, error)
 	Follow(ctx context.Context, tell func(*presencev1.Admission) error) error
 }
@@ -63,8 +63,8 @@ func (s *Server) Cordon(_ context.Context, req *presencev1.CordonRequest) (*pres
 }
 
 // Uncordon opens the node again.
-func (s *Server) Uncordon(context.Context, *presencev1.UncordonRequest) (*presencev1.UncordonResponse, error) {
-	a, err := s.drain.Uncordon()
+func (s *Server) Uncordon(_ context.Context, req *presencev1.UncordonRequest) (*presencev1.UncordonResponse, error) {
+	a, err := s.drain.Uncordon(req)
 	if err != nil {
 		return nil, err
 	}

@@ -72,6 +72,13 @@ func joined(d *presencev1.DrainRecord, req *presencev1.DrainRequest, boot string
 	return d
 }
 
+// stayUp returns what is kept when a shutdown is not carried through.
+func stayUp(r *presencev1.AdmissionRecord) *presencev1.AdmissionRecord {
+	r = copyOf(r)
+	r.Shutdown = nil
+	return r
+}
+
 // reborn returns what is left of a record in a boot: a shutdown is over with the boot
 // that it was asked for in, and so is a deadline.
 func reborn(r *presencev1.AdmissionRecord, boot string) *presencev1.AdmissionRecord {

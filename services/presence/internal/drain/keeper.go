@@ -87,7 +87,7 @@ type Keeper struct {
 func New(cfg Config, deps Deps) *Keeper {
 	k := &Keeper{
 		cfg: cfg, deps: deps, wake: make(chan struct{}, 1), hub: watch.New[struct{}, *presencev1.Admission](),
-		seen: picture{away: "sandboxhost was not asked yet", troubles: map[string]*presencev1.DrainSandbox{}},
+		seen: newPicture(),
 	}
 	k.hub.Set(struct{}{}, &presencev1.Admission{})
 	return k
@@ -143,14 +143,6 @@ func (k *Keeper) close(cause error) error {
 	return cause
 }
 
-// confirm takes note of the holds that stand now. What was listed before counts no
-// more: a sandbox that is missing there may have been started since.
-func (k *Keeper) confirm(holds []*sandboxhostv1.Hold) {
-	k.seen.away, k.seen.holds = "", holds
-	k.seen.sandboxes, k.seen.grants = map[string]*sandboxhostv1.SandboxState{}, map[string]*sandboxhostv1.Grant{}
-	k.seen.synced.sandboxes, k.seen.synced.grants = false, false
-}
-
 // want says which holds should stand, and after what time that may be different by
 // itself, 0 if it is not. A
 // drain waits a moment for the cluster to be told: what is not placed here need not be
@@ -196,34 +188,12 @@ func (k *Keeper) recoverLocked(have []*sandboxhostv1.Hold) error {
 
 // sandbox takes one message about sandboxes.
 func (k *Keeper) sandbox(msg *sandboxhostv1.WatchSandboxesResponse) {
-	k.change(func() {
-		switch e := msg.GetEvent().(type) {
-		case *sandboxhostv1.WatchSandboxesResponse_Changed:
-			k.seen.sandboxes[e.Changed.GetUid()] = e.Changed
-			_, known := k.seen.troubles[e.Changed.GetUid()]
-			if e.Changed.GetTrouble() != "" && (known || len(k.seen.troubles) < maxListed) {
-				k.seen.troubles[e.Changed.GetUid()] = entry(e.Changed)
-			}
-		case *sandboxhostv1.WatchSandboxesResponse_Forgotten:
-			delete(k.seen.sandboxes, e.Forgotten.GetUid())
-		case *sandboxhostv1.WatchSandboxesResponse_Synced:
-			k.seen.synced.sandboxes = true
-		}
-	})
+	k.change(func() { k.seen.sandbox(msg) })
 }
 
 // grant takes one message about grants.
 func (k *Keeper) grant(msg *sandboxhostv1.WatchGrantsResponse) {
-	k.change(func() {
-		switch e := msg.GetEvent().(type) {
-		case *sandboxhostv1.WatchGrantsResponse_Changed:
-			k.seen.grants[e.Changed.GetDiskUid()] = e.Changed
-		case *sandboxhostv1.WatchGrantsResponse_Forgotten:
-			delete(k.seen.grants, e.Forgotten.GetDiskUid())
-		case *sandboxhostv1.WatchGrantsResponse_Synced:
-			k.seen.synced.grants = true
-		}
-	})
+	k.change(func() { k.seen.grant(msg) })
 }
 
 // lose notes that sandboxhost cannot be asked. What it said before is shown on, and

@@ -129,7 +129,7 @@ func TestKeeper_UncordonLiftsWhateverIsAway(t *testing.T) {
 			t.Fatalf("holds: drain %v, shutdown %v, want both", drain, shutdown)
 		}
 		w.host.leave(fault.New(fault.Unavailable, "killed"))
-		a, err := w.keep.Uncordon()
+		a, err := w.keep.Uncordon(&presencev1.UncordonRequest{})
 		if err != nil || a.GetCordoned() || a.GetDrain() != nil || !a.GetHolding() {
 			t.Errorf("uncordoned: %v, %v; want open, and holding until sandboxhost is there", a, err)
 		}
@@ -162,6 +162,44 @@ func TestKeeper_ShutdownEndsWithTheBootAndNeverCordons(t *testing.T) {
 	})
 }
 
+// A machine that stays up after all lets its sandboxes run again, unless somebody has
+// drained it.
+func TestKeeper_ShutdownThatIsNotCarriedThrough(t *testing.T) {
+	inBubble(t, func(w *world) {
+		stayUp := func() error {
+			_, err := w.keep.Uncordon(&presencev1.UncordonRequest{ShutdownOnly: true})
+			return err
+		}
+		w.after(time.Second)
+		if err := stayUp(); err != nil {
+			t.Errorf("nothing to lift: %v", err)
+		}
+		w.drain(&presencev1.DrainRequest{})
+		w.drain(&presencev1.DrainRequest{Shutdown: true})
+		w.after(5 * time.Second)
+		if err := stayUp(); err != nil {
+			t.Fatal(err)
+		}
+		a := w.after(time.Second)
+		if drain, shutdown := w.host.standing(); !drain || shutdown || !a.GetCordoned() || a.GetDrain() == nil || a.GetShutdown() != nil {
+			t.Errorf("holds: drain %v, shutdown %v, %v; want the drain alone", drain, shutdown, a)
+		}
+		w.kill()
+		w.cfg.Journal += "-new"
+		w.host.leave(fault.New(fault.Unavailable, "killed"))
+		w.start()
+		w.after(time.Second)
+		if err := stayUp(); !errors.Is(err, fault.Unavailable) {
+			t.Errorf("without notes and without a host: got %v, want Unavailable", err)
+		}
+		w.host.leave(nil)
+		w.after(5 * time.Second)
+		if drain, _ := w.host.standing(); !drain {
+			t.Error("the drain was lifted with notes that were lost")
+		}
+	})
+}
+
 // Nobody may lift a hold only since he lost his notes.
 func TestKeeper_LostNotesAreRecovered(t *testing.T) {
 	inBubble(t, func(w *world) {
@@ -174,7 +212,7 @@ func TestKeeper_LostNotesAreRecovered(t *testing.T) {
 		if drain, _ := w.host.standing(); !drain || !a.GetCordoned() || a.GetDrain().GetScope() != cluster {
 			t.Errorf("with new notes: hold %v, %v", drain, a)
 		}
-		if _, err := w.keep.Uncordon(); err != nil {
+		if _, err := w.keep.Uncordon(&presencev1.UncordonRequest{}); err != nil {
 			t.Fatal(err)
 		}
 		w.after(time.Second)
@@ -216,7 +254,7 @@ func TestKeeper_AsksForNothingAtRest(t *testing.T) {
 				w.drain(&presencev1.DrainRequest{})
 				w.keep.Told(true)
 			case "open again":
-				if _, err := w.keep.Uncordon(); err != nil {
+				if _, err := w.keep.Uncordon(&presencev1.UncordonRequest{}); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -14,17 +14,6 @@ import (
 // maxListed bounds the sandboxes that a progress names.
 const maxListed = 100
 
-// picture is what is known of sandboxhost.
-type picture struct {
-	told      bool                                   // the cluster was, that the node is cordoned, or it was waited for
-	away      string                                 // why sandboxhost cannot be asked; empty if it can
-	holds     []*sandboxhostv1.Hold                  // that stand, as it said last
-	sandboxes map[string]*sandboxhostv1.SandboxState // by uid; complete once synced
-	grants    map[string]*sandboxhostv1.Grant        // by uid of the disk; complete once synced
-	synced    struct{ sandboxes, grants bool }       // since the holds stand
-	troubles  map[string]*presencev1.DrainSandbox    // by uid of the sandbox
-}
-
 // assess says how far a drain is, from nothing but facts: the hold stands, everything
 // that is there was listed since, and what is called dead said so itself under the hold.
 func assess(purpose sandboxhostv1.HoldPurpose, d *presencev1.DrainRecord, p *picture) *presencev1.DrainProgress {

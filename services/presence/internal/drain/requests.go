@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"staddle.internal/kit/fault"
 	"staddle.internal/kit/logging"
 	"staddle.internal/kit/watch"
 	presencev1 "staddle.internal/proto/gen/staddle/presence/v1"
@@ -43,11 +44,29 @@ func (k *Keeper) Cordon(reason string) (*presencev1.Admission, error) {
 }
 
 // Uncordon opens the node again. All rules of PresenceService.Uncordon hold.
-func (k *Keeper) Uncordon() (*presencev1.Admission, error) {
+func (k *Keeper) Uncordon(req *presencev1.UncordonRequest) (*presencev1.Admission, error) {
+	if req.GetShutdownOnly() {
+		return k.stayUp()
+	}
 	return k.ask("uncordon", func(*presencev1.AdmissionRecord) *presencev1.AdmissionRecord {
 		clear(k.seen.troubles)
 		return &presencev1.AdmissionRecord{}
 	})
+}
+
+// stayUp ends a shutdown that is not carried through. Where the notes are lost it is not
+// known yet what else was asked for, and must not be lifted.
+func (k *Keeper) stayUp() (*presencev1.Admission, error) {
+	k.mu.Lock()
+	unknown, away := k.record == nil, k.seen.away
+	k.mu.Unlock()
+	switch {
+	case unknown && away != "":
+		return nil, fault.New(fault.Unavailable, "uncordon: it is not known what was asked for: %s", away)
+	case unknown:
+		return k.Admission(), nil // neither of the two knows of any
+	}
+	return k.ask("shutdown over", stayUp)
 }
 
 // Drain has the node drained, and returns at once. All rules of PresenceService.Drain

@@ -28,7 +28,7 @@ func (k *Keeper) round(ctx context.Context) error {
 			return err
 		}
 	}
-	k.change(func() { k.confirm(want) })
+	k.change(func() { k.seen.confirm(want) })
 	return k.follow(ctx, want, have, wait)
 }
 

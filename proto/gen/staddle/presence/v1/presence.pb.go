@@ -649,7 +649,10 @@ func (x *CordonResponse) GetAdmission() *Admission {
 
 // UncordonRequest ends cordon and drain.
 type UncordonRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// True: only the shutdown of the machine is over, because it was not carried
+	// through; a cordon and a drain stay as they are. Unset: all of them end.
+	ShutdownOnly  bool `protobuf:"varint,1,opt,name=shutdown_only,json=shutdownOnly,proto3" json:"shutdown_only,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -682,6 +685,13 @@ func (x *UncordonRequest) ProtoReflect() protoreflect.Message {
 // Deprecated: Use UncordonRequest.ProtoReflect.Descriptor instead.
 func (*UncordonRequest) Descriptor() ([]byte, []int) {
 	return file_staddle_presence_v1_presence_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *UncordonRequest) GetShutdownOnly() bool {
+	if x != nil {
+		return x.ShutdownOnly
+	}
+	return false
 }
 
 // UncordonResponse says that the node may be given work again.
@@ -1067,8 +1077,9 @@ const file_staddle_presence_v1_presence_proto_rawDesc = "" +
 	"\rCordonRequest\x12 \n" +
 	"\x06reason\x18\x01 \x01(\tB\b\xbaH\x05r\x03(\x80\x02R\x06reason\"N\n" +
 	"\x0eCordonResponse\x12<\n" +
-	"\tadmission\x18\x01 \x01(\v2\x1e.staddle.presence.v1.AdmissionR\tadmission\"\x11\n" +
-	"\x0fUncordonRequest\"P\n" +
+	"\tadmission\x18\x01 \x01(\v2\x1e.staddle.presence.v1.AdmissionR\tadmission\"6\n" +
+	"\x0fUncordonRequest\x12#\n" +
+	"\rshutdown_only\x18\x01 \x01(\bR\fshutdownOnly\"P\n" +
 	"\x10UncordonResponse\x12<\n" +
 	"\tadmission\x18\x01 \x01(\v2\x1e.staddle.presence.v1.AdmissionR\tadmission\"\xd7\x01\n" +
 	"\fDrainRequest\x12?\n" +

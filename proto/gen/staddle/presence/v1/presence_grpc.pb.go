@@ -51,8 +51,10 @@ type PresenceServiceClient interface {
 	// Uncordon lets the node be given work again, and lifts the holds of a drain and
 	// of a shutdown: once it has returned OK that is durable, and what was drained
 	// runs again, as a new attempt, as soon as sandboxhost is there. A drain that is
-	// under way ends. Does not wait for anything to run. Safe to repeat. Returns
-	// Exhausted with reason DISK_FULL when it cannot be written down.
+	// under way ends. With shutdown_only it does so for a shutdown alone, and returns
+	// Unavailable while it is not known what else was asked for. Does not wait for
+	// anything to run. Safe to repeat. Returns Exhausted with reason DISK_FULL when it
+	// cannot be written down.
 	Uncordon(ctx context.Context, in *UncordonRequest, opts ...grpc.CallOption) (*UncordonResponse, error)
 	// Drain cordons the node and has its sandboxes stopped and kept stopped. Once its
 	// first message is there, that is durable: it goes on when the caller is gone,
@@ -168,8 +170,10 @@ type PresenceServiceServer interface {
 	// Uncordon lets the node be given work again, and lifts the holds of a drain and
 	// of a shutdown: once it has returned OK that is durable, and what was drained
 	// runs again, as a new attempt, as soon as sandboxhost is there. A drain that is
-	// under way ends. Does not wait for anything to run. Safe to repeat. Returns
-	// Exhausted with reason DISK_FULL when it cannot be written down.
+	// under way ends. With shutdown_only it does so for a shutdown alone, and returns
+	// Unavailable while it is not known what else was asked for. Does not wait for
+	// anything to run. Safe to repeat. Returns Exhausted with reason DISK_FULL when it
+	// cannot be written down.
 	Uncordon(context.Context, *UncordonRequest) (*UncordonResponse, error)
 	// Drain cordons the node and has its sandboxes stopped and kept stopped. Once its
 	// first message is there, that is durable: it goes on when the caller is gone,

@@ -13,6 +13,7 @@ package clusteraccess
 import (
 	"context"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -20,7 +21,6 @@ import (
 	"google.golang.org/grpc"
 
 	"staddle.internal/kit/boottime"
-	"staddle.internal/kit/logging"
 	"staddle.internal/kit/process"
 	"staddle.internal/kit/rpc"
 	"staddle.internal/kit/rpc/validate"
@@ -46,10 +46,6 @@ const (
 	healthLink    = "link"
 	healthGateway = "gateway"
 )
-
-// gatewaySocket is the name under which whoever supervises passes the gateway's
-// listener.
-const gatewaySocket = "clusteraccess.tcp"
 
 // Main runs the process and returns its exit code.
 func Main() int { return process.Main(Name, build) }
@@ -95,23 +91,18 @@ func build(_ context.Context, p *process.Process) ([]run.Member, error) {
 		{Name: "report", Run: reporter.Run},
 		{Name: "link", Run: follower.Run},
 	}
+	passed := passedListener(p.FDs, p.Config.ListenAddress, p.Log)
 	if p.Config.ListenAddress != "" {
-		members = append(members, door(p, files, refused))
+		members = append(members, door(p, files, passed, refused))
 	}
 	return members, nil
 }
 
 // door is the member that takes calls from other machines for the node's processes.
-func door(p *process.Process, files credentials.Files, refused *refusal.List) run.Member {
+func door(p *process.Process, files credentials.Files, passed net.Listener, refused *refusal.List) run.Member {
 	p.Status.SetHealth(healthGateway, false)
-	passed, ok := p.FDs.Listener(gatewaySocket)
-	if ok && !rpc.ListensAt(passed, p.Config.ListenAddress) { // configured anew since it was made
-		p.Log.Warn("passed socket left", logging.Path(passed.Addr().String()))
-		_ = passed.Close() // our copy, through which nothing was written
-		passed = nil
-	}
 	g := gateway.New(gateway.Config{Address: p.Config.ListenAddress}, gateway.Deps{
-		Files: files, Listener: passed, Refusals: refused, Log: p.Log,
+		Files: files, Listener: passed, Keep: keeper(p.FDs, p.Log), Refusals: refused, Log: p.Log,
 		Serving: func(ok bool) { p.Status.SetHealth(healthGateway, ok) },
 		Dial: func(name string) (*grpc.ClientConn, error) {
 			return rpc.Dial(p.Paths.Socket(name), rpc.DialConfig{

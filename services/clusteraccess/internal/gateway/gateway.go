@@ -72,6 +72,9 @@ type Deps struct {
 	// Listener was passed by whoever supervises. Nil means that the gateway makes its
 	// own.
 	Listener net.Listener
+	// Keep is given a listener that the gateway made itself, so that a copy of it can
+	// be left to whoever supervises for the next process. Nil means that none is.
+	Keep func(net.Listener)
 	// Dial returns a new connection to the socket of a process, on which statuses are
 	// left as they are. It does not wait.
 	Dial func(process string) (*grpc.ClientConn, error)
@@ -149,6 +152,9 @@ func (g *Gateway) listen(ctx context.Context, ready func()) (net.Listener, error
 		var lc net.ListenConfig
 		l, err := lc.Listen(ctx, "tcp", g.cfg.Address)
 		if err == nil {
+			if g.deps.Keep != nil {
+				g.deps.Keep(l)
+			}
 			return l, nil
 		}
 		if ctx.Err() != nil {

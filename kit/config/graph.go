@@ -12,6 +12,15 @@ const (
 	CompositionMachine = "machine"
 )
 
+// What becomes of the sandboxes when the supervisor is asked to end by a signal.
+const (
+	// StopKeep lets them go on.
+	StopKeep = "keep"
+	// StopDrain ends them first, in order: for a supervisor that is the first process
+	// of a container, with which they end anyway.
+	StopDrain = "drain"
+)
+
 // Supervisor is the boot graph and its limits.
 type Supervisor struct {
 	// Composition is "node" or "machine".
@@ -20,6 +29,12 @@ type Supervisor struct {
 	StartTimeout Duration `yaml:"start_timeout"`
 	// StopTimeout is the grace between a request to end and the end.
 	StopTimeout Duration `yaml:"stop_timeout"`
+	// StopMode is "keep" or "drain": what becomes of the sandboxes at the end by a
+	// signal.
+	StopMode string `yaml:"stop_mode"`
+	// DrainTimeout is how long sandboxes may take to end with "drain", whatever their
+	// grace periods.
+	DrainTimeout Duration `yaml:"drain_timeout"`
 	// Backoff spaces restarts.
 	Backoff Backoff `yaml:"backoff"`
 	// Components overrides or adds members of the graph, by name.

@@ -142,6 +142,8 @@ func DefaultNode() Node {
 			Composition:  CompositionNode,
 			StartTimeout: Duration(60 * time.Second),
 			StopTimeout:  Duration(10 * time.Second),
+			StopMode:     StopKeep,
+			DrainTimeout: Duration(5 * time.Minute),
 			Backoff: Backoff{
 				Initial: Duration(100 * time.Millisecond),
 				Cap:     Duration(10 * time.Second),

@@ -132,6 +132,8 @@ func (c *checks) supervisor(s Supervisor) {
 		fmt.Sprintf("%q is not known", s.Composition), "write node or machine")
 	c.between("supervisor.start_timeout", s.StartTimeout, time.Second, time.Hour)
 	c.between("supervisor.stop_timeout", s.StopTimeout, time.Second, time.Hour)
+	c.must(s.StopMode == StopKeep || s.StopMode == StopDrain, "supervisor.stop_mode", fmt.Sprintf("%q is not known", s.StopMode), "write keep or drain")
+	c.between("supervisor.drain_timeout", s.DrainTimeout, 0, 24*time.Hour)
 	c.between("supervisor.backoff.initial", s.Backoff.Initial, time.Millisecond, time.Minute)
 	c.between("supervisor.backoff.cap", s.Backoff.Cap, s.Backoff.Initial.Std(), time.Hour)
 	c.between("supervisor.backoff.stable", s.Backoff.Stable, time.Second, 24*time.Hour)

@@ -131,10 +131,12 @@ func (m *start) build(_ context.Context, p *process.Process) ([]run.Member, erro
 		return nil, err
 	}
 	next.upgrading = renewal.Busy
+	end := &ending{cfg: p.Config.Supervisor, drain: drainer(p), log: p.Log}
+	end.settled.Store(m.trial()) // the sandboxes are the running program's
 	p.Server.AlwaysServe(supervisorv1.SupervisorService_ServiceDesc.ServiceName)
 	supervisorv1.RegisterSupervisorServiceServer(p.Server.GRPC(), api.New(l.plan, api.Deps{
 		Graph: loop, Outputs: children, Upgrades: renewal, SetLevel: levelSetter(p), Foreign: foreign(l.specs),
-		Drain: drainer(p), Shutdown: shutdown(p), Own: next,
+		Drain: end.drain.byRequest, Shutdown: shutdown(p, end), Own: next,
 	}))
 	settle := renewal.Settle
 	if m.trial() { // what was left of an upgrade is the running program's
@@ -149,6 +151,7 @@ func (m *start) build(_ context.Context, p *process.Process) ([]run.Member, erro
 		}},
 		{Name: "upgrade", Run: renewal.Run},
 		{Name: "program", Run: next.run},
+		end.member(),
 	}, nil
 }
 
@@ -294,9 +297,11 @@ func statusOf(p *process.Process, plan machine.Plan) func(machine.Table) {
 	}
 }
 
-// shutdown ends this process the way a signal does, so that there is one way.
-func shutdown(p *process.Process) func() {
+// shutdown ends this process the way a signal does, so that there is one way; whoever
+// calls it has said what becomes of the sandboxes.
+func shutdown(p *process.Process, end *ending) func() {
 	return func() {
+		end.settled.Store(true)
 		if err := unix.Kill(unix.Getpid(), unix.SIGTERM); err != nil {
 			p.Log.Error("shutdown not begun", logging.Err(fmt.Errorf("send signal to own process: %w", err)))
 		}

@@ -29,6 +29,8 @@ import (
 var processes = map[string]func() int{
 	"clusteraccess":     clusteraccess.Main,
 	"containerd-config": supervisor.ContainerdConfigMain, // a command that ends
+	"drain":             presence.DrainMain,              // a command that ends
+	"mend-sockets":      supervisor.MendSocketsMain,      // a command that ends
 	"presence":          presence.Main,
 	"sandbox-agent":     sandboxhost.AgentMain,
 	"sandboxhost":       sandboxhost.Main,

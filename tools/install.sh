@@ -42,7 +42,7 @@ install_all() {
   for name in staddle staddle-node staddle-coordinator containerd containerd-shim-runc-v2 runc; do put 0755 "bin/$name" "$PREFIX/lib/staddle/$name"; done
   folder "$PREFIX/bin"
   ln -sfn ../lib/staddle/staddle "$DESTDIR$PREFIX/bin/staddle" && note "$PREFIX/bin/staddle"
-  for unit in deploy/systemd/*.{service,socket,target}; do put 0644 "$unit" "$PREFIX/lib/systemd/system/${unit##*/}"; done
+  for unit in deploy/systemd/*.{service,socket,path,target}; do put 0644 "$unit" "$PREFIX/lib/systemd/system/${unit##*/}"; done
   if [ "${SYSTEMD_VERSION:-0}" -ge 254 ]; then
     for dropin in deploy/systemd/254/*/*.conf; do put 0644 "$dropin" "$PREFIX/lib/systemd/system/${dropin#deploy/systemd/254/}"; done
   fi

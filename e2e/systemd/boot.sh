@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Boots a machine: systemd as process 1 in namespaces of its own, on a root file system in a folder. Stays in the foreground until
-# the machine is off. Arguments: the folder, a name that is free in every cgroup hierarchy, and the boot id that the machine sees.
+# the machine is off. Arguments: the folder, a name that is free in every cgroup hierarchy, and the boot id that its services are told.
 set -euo pipefail
 root=$1 name=$2 boot=$3
 hierarchies=$(awk '$3 == "cgroup" || $3 == "cgroup2" {print $2, $3, $4}' /proc/mounts)
@@ -35,11 +35,12 @@ inside() {
   for dir in run tmp; do mount -t tmpfs -o mode=1777 tmpfs $dir; done
   chmod 755 run
   devices
-  echo "$boot" > run/boot_id
-  mount --bind run/boot_id proc/sys/kernel/random/boot_id
   # What the kernel keeps once for all machines on it is not for this one; its network is its own.
   mount --bind proc/sys/net proc/sys/net
   mount --bind proc/sys proc/sys && mount -o remount,bind,ro proc/sys
+  # Each life of the machine has an id of its own. It is not in the place of the kernel's: units with a /proc of their own see that one.
+  mkdir -p etc/systemd/system.conf.d
+  printf '[Manager]\nDefaultEnvironment=STADDLE_BOOT_ID=%s\n' "$boot" > etc/systemd/system.conf.d/boot.conf
   mkdir -p .old
   pivot_root . .old
   umount -l /.old

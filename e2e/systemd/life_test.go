@@ -7,7 +7,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 )
 
 // The first sandbox of a fresh machine comes from the archive that is installed
@@ -162,73 +161,6 @@ func TestNode_TargetStopHarmsNoWorkload(t *testing.T) {
 		}
 		n.ok("systemctl", "start", "staddle.target")
 	})
-}
-
-// SYS-2: workloads end within their grace when their unit is stopped, and run
-// again, as a new attempt, when all is started again.
-func TestNode_SYS2_WorkloadsEndWithGrace(t *testing.T) {
-	n := ready(t)
-	n.runSandbox("counter", "count", "20ms")
-	n.runSandbox("deaf", "deaf")
-	attempts := [2]int{n.attempt("counter"), n.attempt("deaf")}
-	all := len(n.workloads())
-	done := make(chan result, 1)
-	began := time.Now()
-	go func() { done <- n.run("systemctl", "stop", "staddle.target", "staddle-workloads.service") }() // waited for below
-	n.eventually("the one that listens to be gone", func() (bool, string) {
-		left := n.workloads()
-		return len(left) == all-1, fmt.Sprint(left)
-	})
-	if r := <-done; r.code != 0 {
-		t.Fatalf("stop: %s", r.text)
-	}
-	if took := time.Since(began); took < 25*time.Second || took > 60*time.Second {
-		t.Errorf("the one that does not listen was ended after %s", took)
-	}
-	if left := n.workloads(); len(left) > 0 {
-		t.Errorf("left are processes %v", left)
-	}
-	if result := n.show("staddle-workloads.service", "Result"); result != "success" {
-		t.Errorf("staddle-workloads.service ended with %s", result)
-	}
-	n.ok("systemctl", "start", "staddle.target")
-	n.waitReady()
-	for i, name := range []string{"counter", "deaf"} {
-		n.waitRunning(name)
-		if now := n.attempt(name); now <= attempts[i] {
-			t.Errorf("%s runs in attempt %d, was in %d", name, now, attempts[i])
-		}
-	}
-}
-
-// A reboot ends sandboxes in order and they run again after it.
-func TestNode_RebootRunsSandboxesAgain(t *testing.T) {
-	n := ready(t)
-	n.runSandbox("counter", "count", "20ms")
-	attempt := n.attempt("counter")
-	n.run("systemctl", "reboot") // its own end is not told
-	if err := n.ended(time.Minute); err != nil {
-		t.Fatal(err)
-	}
-	if left := n.workloads(); len(left) > 0 {
-		t.Fatalf("left are processes %v", left)
-	}
-	if err := n.on(); err != nil {
-		t.Fatal(err)
-	}
-	n.waitReady() // the target is enabled: nobody starts it
-	n.waitRunning("counter")
-	if now := n.attempt("counter"); now != attempt+1 {
-		t.Errorf("it runs in attempt %d, was in %d", now, attempt)
-	}
-	before := n.ok("journalctl", "--no-pager", "--boot=all", "--unit=staddle-workloads.service")
-	if !strings.Contains(before, "workloads ending") {
-		t.Errorf("the shutdown did not end them in order:\n%s", before)
-	}
-	// journald keeps what it has where there is a folder for it.
-	if failed := n.ok("systemctl", "list-units", "--failed", "--plain", "--no-legend", "staddle*"); failed != "" {
-		t.Errorf("failed are:\n%s", failed)
-	}
 }
 
 // write puts a file on the machine.

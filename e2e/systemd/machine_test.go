@@ -131,13 +131,18 @@ func (m *machine) ended(limit time.Duration) error {
 	}
 }
 
+// cut cuts the power.
+func (m *machine) cut() error {
+	if m.boot == nil {
+		return nil
+	}
+	_ = m.boot.cmd.Process.Kill() // takes process 1 with it, and that all others
+	return m.ended(20 * time.Second)
+}
+
 // remove cuts the power and removes all that the machine left on this side.
 func (m *machine) remove() error {
-	var errs []error
-	if m.boot != nil {
-		_ = m.boot.cmd.Process.Kill() // takes process 1 with it, and that all others
-		errs = append(errs, m.ended(20*time.Second))
-	}
+	errs := []error{m.cut()}
 	for _, dir := range hierarchies() {
 		errs = append(errs, until(10*time.Second, "the cgroups of the machine to be removed", func() (bool, string) {
 			err := removeGroups(filepath.Join(dir, m.name))

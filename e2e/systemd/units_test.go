@@ -46,7 +46,7 @@ func units(t *testing.T, kind string) []string {
 func TestUnits_AreClean(t *testing.T) {
 	n := ready(t)
 	var paths []string
-	for _, kind := range []string{"service", "socket", "target"} {
+	for _, kind := range []string{"service", "socket", "path", "target"} {
 		for _, file := range units(t, kind) {
 			paths = append(paths, "/usr/local/lib/systemd/system/"+filepath.Base(file))
 		}
@@ -105,10 +105,29 @@ func TestUnits_KeepTheOrderOfTheGraph(t *testing.T) {
 				t.Errorf("%s has %s=%v", file, key, s[key])
 			}
 		}
-		if part := s["PartOf"]; part != nil && !slices.Equal(part, []string{"staddle.target"}) {
-			t.Errorf("%s is part of %v", file, part)
+		if part := partOf(filepath.Base(file)); !slices.Equal(s["PartOf"], part) {
+			t.Errorf("%s is part of %v, want %v", file, s["PartOf"], part)
 		}
 	}
+}
+
+// partOf lists the units with which another is stopped: the target, and a process's own
+// sockets, beside which systemd would make no new ones.
+func partOf(unit string) []string {
+	switch unit {
+	case "staddle-workloads.service", "staddle-sockets.service":
+		return nil
+	case "staddle-drain.service":
+		return []string{"staddle-workloads.service"}
+	case "staddle-coordinator.service":
+		return []string{"staddle.target", "staddle-coordinator.socket", "staddle-coordinator-api.socket"}
+	case "staddle-containerd.service":
+		return []string{"staddle.target"}
+	}
+	if process, isService := strings.CutSuffix(unit, ".service"); isService {
+		return []string{"staddle.target", process + ".socket"}
+	}
+	return []string{"staddle.target"}
 }
 
 // ownMounts are the settings that give a service a mount namespace of its own.

@@ -19,6 +19,8 @@ import (
 const usage = `probe VERB [ARG...]
   sleep                  stay until SIGTERM, then exit 0
   deaf                   stay and ignore SIGTERM
+  farewell FILE AFTER    stay until SIGTERM, write that down in FILE, and what comes
+                         after a while, and exit 0
   exit CODE [AFTER]      exit with CODE, after a while
   die SIGNAL             end by SIGNAL
   until CODE             stay; exit with CODE at SIGUSR1, with 0 at SIGTERM
@@ -45,6 +47,8 @@ func main() {
 		signal.Ignore(syscall.SIGTERM)
 		fmt.Println("deaf")
 		forever()
+	case "farewell":
+		farewell(args[0], duration(args[1]))
 	case "exit":
 		if len(args) > 1 {
 			time.Sleep(duration(args[1]))
@@ -92,6 +96,25 @@ func stay() {
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, syscall.SIGTERM)
 	<-stop
+	os.Exit(0)
+}
+
+// farewell writes one line when it is asked to end, and one when it had its time.
+func farewell(path string, after time.Duration) {
+	stop := make(chan os.Signal, 1)
+	signal.Notify(stop, syscall.SIGTERM)
+	fmt.Println("here")
+	<-stop
+	f, err := os.Create(path)
+	must(err)
+	for _, word := range []string{"asked", "ended"} {
+		_, err = fmt.Fprintln(f, word, time.Now().UnixMilli())
+		must(err)
+		must(f.Sync())
+		if word == "asked" {
+			time.Sleep(after)
+		}
+	}
 	os.Exit(0)
 }
 

@@ -28,7 +28,7 @@ build: prereqs $(BIN)/containerd $(BIN)/containerd-shim-runc-v2 $(BIN)/runc $(BI
 	@$(GO_BUILD) -o $(BIN)/staddle-coordinator ./services/coordinator/cmd/coordinator
 	@$(GO_BUILD) -o $(BIN)/staddle ./cli/cmd/staddle
 
-compose-up: build $(BIN)/etcd $(BIN)/etcdctl ## build images, start etcd, coordinator and runner in containers, run a first sandbox
+compose-up: build $(BIN)/etcd $(BIN)/etcdctl ## build images, start etcd, coordinator and two runners in containers, run a sandbox on each
 	@deploy/compose/up.sh
 
 compose-down: ## stop the stack; VOLUMES=1 removes its data too

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Builds the images and starts the development stack, or what of it does not run; then a first sandbox, its page, and what to try.
+# Builds the images and starts the development stack, or what of it does not run; then a first sandbox for each runner, their pages, and
+# what to try.
 # A second run changes nothing.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
@@ -11,7 +12,7 @@ trap 'rm -f "$log"' EXIT
 
 say "building the images"
 compose build >"$log" 2>&1 || { tail -20 "$log" >&2; die "the images cannot be built, see above"; }
-say "starting etcd, the coordinator and the runner, each when what it needs is healthy"
+say "starting etcd, the coordinator and the runners, each when what it needs is healthy"
 compose up -d --remove-orphans >"$log" 2>&1 || {
   cat "$log" >&2
   for service in etcd coordinator; do compose logs --tail 5 "$service" >&2 || true; done
@@ -40,24 +41,30 @@ for runner in $(runners); do
   say "node $runner is ready"
 done
 
-show=("$stack/staddle" get sandbox hello)
-"${show[@]}" >/dev/null 2>&1 || { "$stack/staddle" run -d --name hello --memory 64MiB staddle.local/hello:1 >/dev/null && say "created sandbox hello"; }
-running() { [ "$(cell PHASE "${show[@]}")" = RUNNING ] || { "${show[@]}" && false; }; }
-until_so 60 "sandbox hello runs" running
-home=$(cell NODE "${show[@]}") address=$(cell ADDRESS "${show[@]}")
-[ -n "$(container "$home")" ] || die "sandbox hello is on node $home, which is not of this stack"
-page() { docker exec "$(container "$home")" curl --silent --show-error --fail --max-time 5 --noproxy '*' "http://$address:8080/"; }
-until_so 30 "sandbox hello shows its page" page
+# first NAME: makes a sandbox run, unless there is one of that name, and shows its page.
+pages=() home=
+first() {
+  local show=("$stack/staddle" get sandbox "$1") address
+  "${show[@]}" >/dev/null 2>&1 || { "$stack/staddle" run -d --name "$1" --memory 64MiB staddle.local/hello:1 >/dev/null && say "created sandbox $1"; }
+  running() { [ "$(cell PHASE "${show[@]}")" = RUNNING ] || { "${show[@]}" && false; }; }
+  until_so 60 "sandbox $1 runs" running
+  home=$(cell NODE "${show[@]}") address=$(cell ADDRESS "${show[@]}")
+  [ -n "$(container "$home")" ] || die "sandbox $1 is on node $home, which is not of this stack"
+  page() { docker exec "$(container "$home")" curl --silent --show-error --fail --max-time 5 --noproxy '*' "http://$address:8080/"; }
+  until_so 30 "sandbox $1 shows its page" page
+  pages+=("\$ curl http://$address:8080/        (on $home)" "$(page)" "")
+}
+# Each goes to the runner that has the fewest.
+first hello2
+first hello
 # Another stack than the usual one has to be named each time.
 named=
 [ "$COMPOSE_PROJECT_NAME" = staddle ] || named="COMPOSE_PROJECT_NAME=$COMPOSE_PROJECT_NAME "
 [ "$COORDINATOR_PORT" = 18443 ] || named+="COORDINATOR_PORT=$COORDINATOR_PORT "
 cli=${named}deploy/compose/staddle
+printf '\n'
+printf '%s\n' "${pages[@]}"
 cat <<END
-
-\$ curl http://$address:8080/        (on $home)
-$(page)
-
 Next:
   $cli ps
   $cli run -d --name web staddle.local/hello:1

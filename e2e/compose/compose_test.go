@@ -20,8 +20,8 @@ import (
 	"time"
 )
 
-// runner is the node of the stack.
-const runner = "node1"
+// runner is the node of the stack to which things happen, and other one beside it.
+const runner, other = "node1", "node2"
 
 // kept is the sandbox that all steps are about.
 const kept = "kept"
@@ -29,14 +29,20 @@ const kept = "kept"
 // One story, because a start from nothing takes longer than all the rest.
 func TestStack(t *testing.T) {
 	s := newStack(t)
-	s.step("ComesUpWithAFirstSandbox", func(t *testing.T) {
-		if out := s.script("up.sh"); !strings.Contains(out, "Hello from sandbox hello") || !strings.Contains(out, "deploy/compose/staddle ps") {
-			t.Errorf("got %q, want the page of a first sandbox and what to try", out)
+	s.step("ComesUpWithASandboxOnEachRunner", func(t *testing.T) {
+		out := s.script("up.sh")
+		for _, want := range []string{"Hello from sandbox hello at", "Hello from sandbox hello2 at", "(on " + runner, "(on " + other, "deploy/compose/staddle ps"} {
+			if !strings.Contains(out, want) {
+				t.Errorf("got %q, want the pages of two sandboxes, one on each runner, and what to try; %q is missing", out, want)
+			}
 		}
 		if out, err := s.staddle("run", "-d", "--name", kept, "staddle.local/hello:1"); err != nil {
 			t.Fatal(out, err)
 		}
 		s.eventually(time.Minute, "it runs", func() error { _, err := s.alive(kept); return err })
+		if r, err := s.get("sandbox", kept); err != nil || r.Placement.Node != runner {
+			t.Fatalf("it is on %q (%v), want the first of two that have as much to do", r.Placement.Node, err)
+		}
 	})
 	s.step("UpAgainChangesNothing", func(t *testing.T) {
 		before, was := s.life(kept), s.container(runner)
@@ -63,6 +69,7 @@ func TestStack(t *testing.T) {
 	for _, how := range []string{"restart", "kill"} {
 		s.step("SandboxesRunAgainAfter_"+how+"_of_the_runner", func(t *testing.T) { s.reboot(t, how) })
 	}
+	s.step("StopGivesSandboxesTheirTime", s.stopInOrder)
 	s.step("DataOutlivesDown", func(t *testing.T) {
 		before := s.life(kept)
 		s.script("down.sh")
@@ -166,7 +173,7 @@ func (s *stack) reboot(t *testing.T, how string) {
 // kernel.
 func (s *stack) leavesNothing(t *testing.T) {
 	var ids []string
-	for _, service := range []string{"etcd", "coordinator", runner} {
+	for _, service := range []string{"etcd", "coordinator", runner, other} {
 		ids = append(ids, s.container(service))
 	}
 	s.script("down.sh", "--volumes")

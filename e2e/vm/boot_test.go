@@ -22,8 +22,8 @@ func TestShort_RebootRunsSandboxesAgain(t *testing.T) {
 	if got := n.line("cat " + after.group() + "/memory.max"); got != "67108864" {
 		t.Errorf("its limit is %q", got)
 	}
-	if said := n.agent.run(patience, "journalctl --no-pager --boot=-1 --unit=staddle-workloads.service | grep 'workloads ending'"); said.code != 0 {
-		t.Errorf("the shutdown did not end them in order: %s", n.ok("journalctl --no-pager --boot=-1 --unit=staddle-workloads.service"))
+	if said := n.agent.run(patience, "journalctl --no-pager --boot=-1 --unit=staddle-drain.service | grep DRAIN_STEP_DONE"); said.code != 0 {
+		t.Errorf("the shutdown did not end them in order: %s", n.ok("journalctl --no-pager --boot=-1 --unit=staddle-drain.service"))
 	}
 	if groups := n.line("find " + slice + " -mindepth 1 -maxdepth 1 -type d ! -name shims | wc -l"); groups != "1" {
 		t.Errorf("there are groups of %s sandboxes", groups)

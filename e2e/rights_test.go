@@ -23,7 +23,7 @@ var rightsOf = map[string][]string{
 	"clusteraccess": {},
 	"storage":       {"CAP_SYS_ADMIN", "CAP_DAC_OVERRIDE", "CAP_FOWNER"},
 	"storage-agent": {},
-	"sandboxhost":   {"CAP_SYS_ADMIN", "CAP_NET_ADMIN", "CAP_SYS_PTRACE", "CAP_KILL", "CAP_DAC_OVERRIDE"},
+	"sandboxhost":   {"CAP_SYS_ADMIN", "CAP_NET_ADMIN", "CAP_SYS_PTRACE", "CAP_KILL", "CAP_DAC_OVERRIDE", "CAP_CHOWN", "CAP_FOWNER"},
 	"sandbox-agent": {},
 	"presence":      {},
 	"coordinator":   {"CAP_CHOWN"},

@@ -92,10 +92,10 @@ func members() []Component {
 		},
 		{
 			// It makes namespaces, mounts, interfaces and rules, ends what is left in control
-			// groups, looks into images and control groups of root, and asks a shim of root
-			// where it works.
+			// groups, looks into images and control groups of root, asks a shim of root where
+			// it works, and gives files to the users of workloads and removes theirs.
 			Name: "sandboxhost", Needs: []string{ContainerdName, "storage"}, OrderOnly: []string{"clusteraccess"},
-			Capabilities: []string{"CAP_SYS_ADMIN", "CAP_NET_ADMIN", "CAP_SYS_PTRACE", "CAP_KILL", "CAP_DAC_OVERRIDE"},
+			Capabilities: []string{"CAP_SYS_ADMIN", "CAP_NET_ADMIN", "CAP_SYS_PTRACE", "CAP_KILL", "CAP_DAC_OVERRIDE", "CAP_CHOWN", "CAP_FOWNER"},
 		},
 		{Name: "storage-agent", Needs: []string{"clusteraccess", "storage", "sandboxhost"}},
 		{Name: "sandbox-agent", Needs: []string{"clusteraccess", "sandboxhost"}},

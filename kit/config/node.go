@@ -42,6 +42,24 @@ type Node struct {
 	Network Network `yaml:"network"`
 	// AllowHostNetwork lets sandboxes ask for the host's network.
 	AllowHostNetwork bool `yaml:"allow_host_network"`
+	// AllowPrivileged lets sandboxes ask for all that root of the node can do.
+	AllowPrivileged bool `yaml:"allow_privileged"`
+	// AllowUnconfined lets sandboxes do without the filter of system calls and
+	// without AppArmor.
+	AllowUnconfined bool `yaml:"allow_unconfined"`
+	// AllowHostPaths lists the folders of the node, or files, that sandboxes may
+	// mount, with all that is in them. At most 64 absolute, clean paths.
+	AllowHostPaths []string `yaml:"allow_host_paths"`
+	// AllowDevices lists the devices that sandboxes may use: a path below /dev, or one
+	// that ends with / for all that is in a folder. At most 64.
+	AllowDevices []string `yaml:"allow_devices"`
+	// AllowCapabilities lists capabilities that sandboxes may add beyond those that
+	// docker gives, like NET_ADMIN. At most 64.
+	AllowCapabilities []string `yaml:"allow_capabilities"`
+	// AllowSysctls lists parameters of the kernel that sandboxes may set in their
+	// namespaces beyond those known to be harmless: a name, or one that ends with * for
+	// all that begin so. At most 64.
+	AllowSysctls []string `yaml:"allow_sysctls"`
 	// Images bounds where images come from.
 	Images Images `yaml:"images"`
 	// Logs bounds what the node keeps of workloads' output.

@@ -74,6 +74,7 @@ func (n *Node) Validate() []Problem {
 	c.absolute("containerd.address", n.Containerd.Address)
 	c.label("containerd.namespace", n.Containerd.Namespace)
 	c.network(n.Network)
+	c.allowed(n)
 	c.images(n.Images)
 	c.must(n.Logs.MaxSizePerStream >= 64<<10 && n.Logs.MaxSizePerStream <= 1<<40, "logs.max_size_per_stream",
 		fmt.Sprintf("%s is out of bounds", n.Logs.MaxSizePerStream), "write a size from 64KiB to 1TiB")

@@ -23,6 +23,7 @@ import (
 	"staddle.internal/services/sandboxhost/internal/grant"
 	"staddle.internal/services/sandboxhost/internal/host"
 	"staddle.internal/services/sandboxhost/internal/image"
+	"staddle.internal/services/sandboxhost/internal/permit"
 
 	clusteraccessv1 "staddle.internal/proto/gen/staddle/clusteraccess/v1"
 	sandboxhostv1 "staddle.internal/proto/gen/staddle/sandboxhost/v1"
@@ -64,11 +65,10 @@ func build(_ context.Context, p *process.Process) ([]run.Member, error) {
 	grants := grant.New(notes, p.Log)
 	h := host.New(
 		host.Config{
-			Node:           p.Config.Name,
-			BootID:         boot,
-			HostNetwork:    p.Config.AllowHostNetwork,
-			SandboxNetwork: !p.Config.Network.Disable,
-			BootHold:       time.Duration(p.Config.Sandboxes.BootHold),
+			Node:     p.Config.Name,
+			BootID:   boot,
+			Rules:    rulesOf(p.Config),
+			BootHold: time.Duration(p.Config.Sandboxes.BootHold),
 		},
 		host.Deps{
 			Engine: eng, Journal: notes, Log: p.Log, Now: boottime.Now, Disks: grants.Disks,
@@ -102,18 +102,28 @@ func build(_ context.Context, p *process.Process) ([]run.Member, error) {
 	}, nil
 }
 
+// rulesOf are what this node allows sandboxes.
+func rulesOf(c *config.Node) permit.Rules {
+	return permit.Rules{
+		HostNetwork: c.AllowHostNetwork, SandboxNetwork: !c.Network.Disable,
+		Privileged: c.AllowPrivileged, Unconfined: c.AllowUnconfined, HostPaths: c.AllowHostPaths,
+		Devices: c.AllowDevices, Capabilities: c.AllowCapabilities, Sysctls: c.AllowSysctls,
+	}
+}
+
 func newEngine(p *process.Process) *containerd.Engine {
 	return containerd.New(
 		containerd.Config{
-			Address:          p.Config.Containerd.Address,
-			Namespace:        p.Config.Containerd.Namespace,
-			State:            filepath.Join(p.Paths.Run(), config.ContainerdName),
-			Paths:            p.Paths,
-			CgroupParent:     p.Config.Sandboxes.CgroupParent,
-			Network:          p.Config.Network,
-			PlainHTTP:        p.Config.Images.PlainHTTP,
-			LogMaxSize:       int64(p.Config.Logs.MaxSizePerStream),
-			AllowHostNetwork: p.Config.AllowHostNetwork,
+			Address:      p.Config.Containerd.Address,
+			Namespace:    p.Config.Containerd.Namespace,
+			State:        filepath.Join(p.Paths.Run(), config.ContainerdName),
+			Paths:        p.Paths,
+			CgroupParent: p.Config.Sandboxes.CgroupParent,
+			Network:      p.Config.Network,
+			PlainHTTP:    p.Config.Images.PlainHTTP,
+			LogMaxSize:   int64(p.Config.Logs.MaxSizePerStream),
+			Node:         p.Config.Name,
+			Rules:        rulesOf(p.Config),
 		},
 		containerd.Deps{
 			Log: p.Log, FDs: p.FDs,

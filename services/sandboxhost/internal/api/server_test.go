@@ -28,6 +28,7 @@ import (
 	"staddle.internal/services/sandboxhost/internal/engine/mem"
 	"staddle.internal/services/sandboxhost/internal/host"
 	"staddle.internal/services/sandboxhost/internal/logs"
+	"staddle.internal/services/sandboxhost/internal/permit"
 
 	optionsv1 "staddle.internal/proto/gen/staddle/options/v1"
 	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
@@ -57,7 +58,7 @@ func inBubble(t *testing.T, source fakeLogs, f func(d *door)) {
 		}
 		d := &door{t: t, engine: mem.New()}
 		booted := time.Now().Add(-time.Hour)
-		h := host.New(host.Config{Node: "node1", BootID: "boot", SandboxNetwork: true, Limit: 3}, host.Deps{
+		h := host.New(host.Config{Node: "node1", BootID: "boot", Rules: permit.Rules{SandboxNetwork: true}, Limit: 3}, host.Deps{
 			Engine: d.engine, Journal: j, Log: slog.New(slog.DiscardHandler),
 			Now: func() time.Duration { return time.Since(booted) },
 		})

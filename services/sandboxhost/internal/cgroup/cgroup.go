@@ -158,6 +158,32 @@ func (h hierarchy) any(pattern string) bool {
 	return err == nil && len(found) > 0 // the only error is a bad pattern
 }
 
+// CanWeighIO says whether the kernel shares disks between groups by weight. A group
+// that is there is asked, for the root of a hierarchy has no weight; in the unified
+// hierarchy also the root, which has what goes with the weight before any group
+// was given the controller.
+func (t *Tree) CanWeighIO(group string) (bool, error) {
+	for _, h := range t.hierarchies {
+		var signs []string
+		switch {
+		case h.unified && h.has("io"):
+			signs = []string{filepath.Join(h.dir, "io.cost.qos"), filepath.Join(h.path(group), "io.weight"), filepath.Join(h.path(group), "io.bfq.weight")}
+		case h.has("blkio"):
+			signs = []string{filepath.Join(h.path(group), "blkio.weight"), filepath.Join(h.path(group), "blkio.bfq.weight")}
+		}
+		for _, file := range signs {
+			_, err := os.Stat(file)
+			if err == nil {
+				return true, nil
+			}
+			if !errors.Is(err, fs.ErrNotExist) {
+				return false, fmt.Errorf("look for weight of control group %s: %w", group, err)
+			}
+		}
+	}
+	return false, nil
+}
+
 // Exists says whether a group is there in any hierarchy.
 func (t *Tree) Exists(group string) (bool, error) {
 	for _, h := range t.hierarchies {

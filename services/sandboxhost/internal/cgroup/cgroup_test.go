@@ -124,6 +124,30 @@ func TestOOMKills(t *testing.T) {
 	}
 }
 
+func TestCanWeighIO(t *testing.T) {
+	for _, tt := range []struct {
+		name, controller, file string
+		unified, want          bool
+	}{
+		{"version 1 with weights", "blkio", "a/blkio.weight", false, true},
+		{"version 1 with a scheduler that has its own", "blkio", "a/blkio.bfq.weight", false, true},
+		{"version 1 without", "blkio", "a/blkio.throttle.read_bps_device", false, false},
+		{"unified, before any group has it", "io", "io.cost.qos", true, true},
+		{"unified with a scheduler that has its own", "io", "a/io.bfq.weight", true, true},
+		{"unified without", "io", "a/io.max", true, false},
+		{"no controller of disks", "memory", "a/io.weight", true, false},
+	} {
+		dir := t.TempDir()
+		if err := errors.Join(os.Mkdir(filepath.Join(dir, "a"), 0o755), os.WriteFile(filepath.Join(dir, tt.file), nil, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		tree := &Tree{hierarchies: []hierarchy{{dir: dir, unified: tt.unified, controllers: []string{tt.controller}}}}
+		if got, err := tree.CanWeighIO("/a"); err != nil || got != tt.want {
+			t.Errorf("%s: got %t, %v, want %t", tt.name, got, err, tt.want)
+		}
+	}
+}
+
 func TestTree_ClearEndsWhatRuns(t *testing.T) {
 	tree, err := Open()
 	if err != nil {

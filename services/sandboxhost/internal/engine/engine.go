@@ -108,9 +108,9 @@ const (
 	// caller has made its exit durable. A running one is Conflict.
 	StepDelete Step = "delete-container"
 	// StepRelease gives back address, interface, namespaces, shared memory,
-	// cgroups and folders. Containers must be gone, else Conflict. Logs stay.
+	// cgroups and folders. Containers must be gone, else Conflict. What it wrote stays.
 	StepRelease Step = "release-sandbox"
-	// StepLogs removes all that the sandbox wrote.
+	// StepLogs removes all that the sandbox wrote: output and scratch volumes.
 	StepLogs Step = "remove-logs"
 )
 
@@ -142,7 +142,7 @@ type Observed struct {
 	// Remains is true when there is anything else of it on the node but
 	// logs: pins, an interface, an address in the ledger, a cgroup, a folder, a lease.
 	Remains bool
-	// Logs is true when something that it wrote is kept.
+	// Logs is true when something that it wrote is kept: output or a scratch volume.
 	Logs bool
 }
 

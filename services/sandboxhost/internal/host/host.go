@@ -26,6 +26,7 @@ import (
 	"staddle.internal/kit/journal"
 	"staddle.internal/kit/watch"
 	"staddle.internal/services/sandboxhost/internal/engine"
+	"staddle.internal/services/sandboxhost/internal/permit"
 
 	sandboxhostv1 "staddle.internal/proto/gen/staddle/sandboxhost/v1"
 )
@@ -54,10 +55,8 @@ type Config struct {
 	Node string
 	// BootID is that of the running kernel.
 	BootID string
-	// HostNetwork allows sandboxes the node's own network.
-	HostNetwork bool
-	// SandboxNetwork is true when there is a network for sandboxes.
-	SandboxNetwork bool
+	// Rules say what sandboxes may ask of the node.
+	Rules permit.Rules
 	// BootHold is how long sandboxes of the cluster wait after a reboot.
 	BootHold time.Duration
 	// Limit is how many sandboxes are taken. 0 means DefaultLimit.

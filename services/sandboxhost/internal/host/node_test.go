@@ -19,6 +19,7 @@ import (
 	"staddle.internal/services/sandboxhost/internal/engine"
 	"staddle.internal/services/sandboxhost/internal/engine/mem"
 	"staddle.internal/services/sandboxhost/internal/host"
+	"staddle.internal/services/sandboxhost/internal/permit"
 
 	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
 	sandboxhostv1 "staddle.internal/proto/gen/staddle/sandboxhost/v1"
@@ -88,7 +89,7 @@ func (n *node) begin() chan struct{} {
 	}
 	n.journal = j
 	n.host = host.New(
-		host.Config{Node: "node1", BootID: n.boot, SandboxNetwork: true, BootHold: 15 * time.Second, Limit: 5},
+		host.Config{Node: "node1", BootID: n.boot, Rules: permit.Rules{SandboxNetwork: true}, BootHold: 15 * time.Second, Limit: 5},
 		host.Deps{
 			Engine: counted{n.engine, &n.looked}, Journal: disk{j, &n.full}, Log: slog.New(slog.DiscardHandler),
 			Now: func() time.Duration { return time.Since(n.booted) },

@@ -82,7 +82,6 @@ const maxSpec = 256 << 10
 
 // allowed checks what the node's configuration says about a wish, and how large it is.
 func (h *Host) allowed(wish *sandboxhostv1.Wish) error {
-	onHost := hostNetwork(&sandboxhostv1.SandboxRecord{Wish: wish})
 	switch {
 	case proto.Size(wish.GetSpec()) > maxSpec:
 		return fault.New(fault.Invalid, "sandbox %s: its spec has %d bytes, at most %d are taken",
@@ -91,16 +90,8 @@ func (h *Host) allowed(wish *sandboxhostv1.Wish) error {
 		return fault.WithReason(fault.New(fault.Invalid,
 			"sandbox %s: mounts a disk, which only the cluster can grant; create it at the coordinator", wish.GetUid()),
 			"DISKS_NEED_CLUSTER")
-	case onHost && !h.cfg.HostNetwork:
-		return fault.WithReason(fault.New(fault.Denied,
-			"sandbox %s: asks for the node's network, set allow_host_network in node.yaml to allow it", wish.GetUid()),
-			"HOST_NETWORK_NOT_ALLOWED")
-	case !onHost && !h.cfg.SandboxNetwork:
-		return fault.WithReason(fault.New(fault.Denied,
-			"sandbox %s: asks for a network of its own, node.yaml has network.disable set", wish.GetUid()),
-			"SANDBOX_NETWORK_DISABLED")
 	}
-	return nil
+	return h.cfg.Rules.Check(wish.GetUid(), wish.GetSpec())
 }
 
 func mountsDisks(wish *sandboxhostv1.Wish) bool {

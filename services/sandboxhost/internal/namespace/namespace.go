@@ -17,6 +17,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 
 	"golang.org/x/sys/unix"
 
@@ -34,8 +35,8 @@ const (
 	UTS Kind = "uts"
 )
 
-// shmOptions bound the shared memory of one sandbox.
-const shmOptions = "mode=1777,size=67108864"
+// defaultShm bounds the shared memory of one sandbox.
+const defaultShm = 64 << 20
 
 // Pins are the namespaces of all sandboxes of one node.
 type Pins struct {
@@ -48,6 +49,8 @@ type Wanted struct {
 	Network bool
 	// Hostname inside the UTS namespace.
 	Hostname string
+	// ShmSize is the size of the shared memory in bytes; 0 means 64 MiB.
+	ShmSize int64
 }
 
 func (w Wanted) kinds() []Kind {
@@ -122,7 +125,7 @@ func (p *Pins) Ensure(uid id.Sandbox, w Wanted) error {
 	}
 	err = p.pin(uid, w)
 	if err == nil {
-		err = p.mountShm(uid)
+		err = p.mountShm(uid, w.ShmSize)
 	}
 	if err != nil {
 		return errors.Join(fmt.Errorf("pin namespaces of sandbox %s: %w", uid, err), p.unpin(uid))
@@ -170,13 +173,16 @@ func (p *Pins) unpin(uid id.Sandbox) error {
 	return nil
 }
 
-func (p *Pins) mountShm(uid id.Sandbox) error {
+func (p *Pins) mountShm(uid id.Sandbox, size int64) error {
+	if size == 0 {
+		size = defaultShm
+	}
 	path := p.Shm(uid)
 	if err := os.Mkdir(path, 0o1777); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
 	}
 	flags := uintptr(unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC)
-	if err := unix.Mount("shm", path, "tmpfs", flags, shmOptions); err != nil {
+	if err := unix.Mount("shm", path, "tmpfs", flags, "mode=1777,size="+strconv.FormatInt(size, 10)); err != nil {
 		return fmt.Errorf("mount shared memory: %w", err)
 	}
 	return nil

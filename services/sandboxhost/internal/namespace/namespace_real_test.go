@@ -177,3 +177,24 @@ func TestPins_AreClosedToOtherUsers(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// The shared memory of a sandbox has the size that was asked for.
+func TestPins_SharedMemory(t *testing.T) {
+	p := newPins(t)
+	for asked, want := range map[int64]int64{0: 64 << 20, 1 << 20: 1 << 20} {
+		uid := id.NewSandbox()
+		if err := p.Ensure(uid, Wanted{Hostname: "web", ShmSize: asked}); err != nil {
+			t.Fatal(err)
+		}
+		var st unix.Statfs_t
+		if err := unix.Statfs(p.Shm(uid), &st); err != nil {
+			t.Fatal(err)
+		}
+		if got := int64(st.Blocks) * st.Bsize; got != want {
+			t.Errorf("asked for %d, got %d, want %d", asked, got, want)
+		}
+		if err := p.Release(uid); err != nil {
+			t.Error(err)
+		}
+	}
+}

@@ -188,6 +188,79 @@ func (RestartPolicy) EnumDescriptor() ([]byte, []int) {
 	return file_staddle_resource_v1_sandbox_proto_rawDescGZIP(), []int{2}
 }
 
+// SandboxField is something that a sandbox knows of itself.
+type SandboxField int32
+
+const (
+	// The value of the variable stands in the spec.
+	SandboxField_SANDBOX_FIELD_UNSPECIFIED SandboxField = 0
+	// Its name.
+	SandboxField_SANDBOX_FIELD_NAME SandboxField = 1
+	// Its uid.
+	SandboxField_SANDBOX_FIELD_UID SandboxField = 2
+	// The name of its node.
+	SandboxField_SANDBOX_FIELD_NODE SandboxField = 3
+	// The number of this attempt, from 1.
+	SandboxField_SANDBOX_FIELD_ATTEMPT SandboxField = 4
+	// Its address on the node's bridge; empty with the node's own network.
+	SandboxField_SANDBOX_FIELD_ADDRESS SandboxField = 5
+	// The host name inside.
+	SandboxField_SANDBOX_FIELD_HOSTNAME SandboxField = 6
+	// The name of the container.
+	SandboxField_SANDBOX_FIELD_CONTAINER SandboxField = 7
+)
+
+// Enum value maps for SandboxField.
+var (
+	SandboxField_name = map[int32]string{
+		0: "SANDBOX_FIELD_UNSPECIFIED",
+		1: "SANDBOX_FIELD_NAME",
+		2: "SANDBOX_FIELD_UID",
+		3: "SANDBOX_FIELD_NODE",
+		4: "SANDBOX_FIELD_ATTEMPT",
+		5: "SANDBOX_FIELD_ADDRESS",
+		6: "SANDBOX_FIELD_HOSTNAME",
+		7: "SANDBOX_FIELD_CONTAINER",
+	}
+	SandboxField_value = map[string]int32{
+		"SANDBOX_FIELD_UNSPECIFIED": 0,
+		"SANDBOX_FIELD_NAME":        1,
+		"SANDBOX_FIELD_UID":         2,
+		"SANDBOX_FIELD_NODE":        3,
+		"SANDBOX_FIELD_ATTEMPT":     4,
+		"SANDBOX_FIELD_ADDRESS":     5,
+		"SANDBOX_FIELD_HOSTNAME":    6,
+		"SANDBOX_FIELD_CONTAINER":   7,
+	}
+)
+
+func (x SandboxField) Enum() *SandboxField {
+	p := new(SandboxField)
+	*p = x
+	return p
+}
+
+func (x SandboxField) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (SandboxField) Descriptor() protoreflect.EnumDescriptor {
+	return file_staddle_resource_v1_sandbox_proto_enumTypes[3].Descriptor()
+}
+
+func (SandboxField) Type() protoreflect.EnumType {
+	return &file_staddle_resource_v1_sandbox_proto_enumTypes[3]
+}
+
+func (x SandboxField) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use SandboxField.Descriptor instead.
+func (SandboxField) EnumDescriptor() ([]byte, []int) {
+	return file_staddle_resource_v1_sandbox_proto_rawDescGZIP(), []int{3}
+}
+
 // SandboxPhase is the place of one attempt in its life. Within an attempt it
 // only moves forward.
 type SandboxPhase int32
@@ -246,11 +319,11 @@ func (x SandboxPhase) String() string {
 }
 
 func (SandboxPhase) Descriptor() protoreflect.EnumDescriptor {
-	return file_staddle_resource_v1_sandbox_proto_enumTypes[3].Descriptor()
+	return file_staddle_resource_v1_sandbox_proto_enumTypes[4].Descriptor()
 }
 
 func (SandboxPhase) Type() protoreflect.EnumType {
-	return &file_staddle_resource_v1_sandbox_proto_enumTypes[3]
+	return &file_staddle_resource_v1_sandbox_proto_enumTypes[4]
 }
 
 func (x SandboxPhase) Number() protoreflect.EnumNumber {
@@ -259,7 +332,7 @@ func (x SandboxPhase) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use SandboxPhase.Descriptor instead.
 func (SandboxPhase) EnumDescriptor() ([]byte, []int) {
-	return file_staddle_resource_v1_sandbox_proto_rawDescGZIP(), []int{3}
+	return file_staddle_resource_v1_sandbox_proto_rawDescGZIP(), []int{4}
 }
 
 // Sandbox is one or more containers that are placed together and share
@@ -358,8 +431,17 @@ type SandboxSpec struct {
 	// How long it waits before it starts again after containers ended by themselves
 	// or a start failed. Unset means the values that RestartBackoff names. In place.
 	RestartBackoff *RestartBackoff `protobuf:"bytes,9,opt,name=restart_backoff,json=restartBackoff,proto3" json:"restart_backoff,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Further names in /etc/hosts of its containers; at most 64.
+	Hosts []*HostEntry `protobuf:"bytes,11,rep,name=hosts,proto3" json:"hosts,omitempty"`
+	// Folders that its containers may share; at most 16 with different names.
+	ScratchVolumes []*ScratchVolume `protobuf:"bytes,12,rep,name=scratch_volumes,json=scratchVolumes,proto3" json:"scratch_volumes,omitempty"`
+	// Size of the shared memory in /dev/shm, common to its containers, in bytes; 4 KiB
+	// to 1 TiB. Unset means 64 MiB.
+	ShmSizeBytes *int64 `protobuf:"varint,13,opt,name=shm_size_bytes,json=shmSizeBytes,proto3,oneof" json:"shm_size_bytes,omitempty"`
+	// Parameters of the kernel in its namespaces; at most 32 with different names.
+	Sysctls       []*Sysctl `protobuf:"bytes,14,rep,name=sysctls,proto3" json:"sysctls,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SandboxSpec) Reset() {
@@ -455,6 +537,34 @@ func (x *SandboxSpec) GetRestartBackoff() *RestartBackoff {
 	return nil
 }
 
+func (x *SandboxSpec) GetHosts() []*HostEntry {
+	if x != nil {
+		return x.Hosts
+	}
+	return nil
+}
+
+func (x *SandboxSpec) GetScratchVolumes() []*ScratchVolume {
+	if x != nil {
+		return x.ScratchVolumes
+	}
+	return nil
+}
+
+func (x *SandboxSpec) GetShmSizeBytes() int64 {
+	if x != nil && x.ShmSizeBytes != nil {
+		return *x.ShmSizeBytes
+	}
+	return 0
+}
+
+func (x *SandboxSpec) GetSysctls() []*Sysctl {
+	if x != nil {
+		return x.Sysctls
+	}
+	return nil
+}
+
 // DisconnectPolicy says how long a sandbox goes on without a session of its
 // node at the coordinator.
 type DisconnectPolicy struct {
@@ -544,7 +654,34 @@ type ContainerSpec struct {
 	// it runs. Its time comes out of the grace period, of which the last two seconds
 	// (half of it, if that is less) are left to the signal. However it ends, the stop
 	// goes on. Not for init containers.
-	PreStop       *ExecAction `protobuf:"bytes,33,opt,name=pre_stop,json=preStop,proto3" json:"pre_stop,omitempty"`
+	PreStop *ExecAction `protobuf:"bytes,33,opt,name=pre_stop,json=preStop,proto3" json:"pre_stop,omitempty"`
+	// Folders in memory; at most 16. No two mounts of a container, of whatever kind,
+	// have one path.
+	Tmpfs []*TmpfsMount `protobuf:"bytes,10,rep,name=tmpfs,proto3" json:"tmpfs,omitempty"`
+	// Files with the content that stands here; at most 64.
+	Files []*ConfigFile `protobuf:"bytes,11,rep,name=files,proto3" json:"files,omitempty"`
+	// Scratch volumes of the sandbox to mount; at most 16.
+	Scratch []*ScratchMount `protobuf:"bytes,12,rep,name=scratch,proto3" json:"scratch,omitempty"`
+	// Folders and files of the node to mount; at most 16.
+	HostMounts []*HostMount `protobuf:"bytes,13,rep,name=host_mounts,json=hostMounts,proto3" json:"host_mounts,omitempty"`
+	// Limits of its processes, as of setrlimit; at most 16 with different names. Without
+	// one for open files it is 1024, which a process may raise to 524288.
+	Ulimits []*Ulimit `protobuf:"bytes,14,rep,name=ulimits,proto3" json:"ulimits,omitempty"`
+	// How readily the kernel ends its processes when the node is out of memory, -1000
+	// (never) to 1000 (first). Unset means that of the container runtime. Below 0 it is
+	// refused with Denied (OOM_SCORE_NOT_ALLOWED) unless node.yaml has allow_privileged.
+	OomScoreAdjust *int32 `protobuf:"varint,15,opt,name=oom_score_adjust,json=oomScoreAdjust,proto3,oneof" json:"oom_score_adjust,omitempty"`
+	// What it may do. Unset means the default profile.
+	Security *SecuritySpec `protobuf:"bytes,16,opt,name=security,proto3" json:"security,omitempty"`
+	// Further groups of its user, each a number or a name that the image knows; at most
+	// 32.
+	Groups []string `protobuf:"bytes,17,rep,name=groups,proto3" json:"groups,omitempty"`
+	// True gives it a terminal. What it writes there, to either stream, is kept as
+	// standard output, with the line ends of a terminal.
+	Tty bool `protobuf:"varint,18,opt,name=tty,proto3" json:"tty,omitempty"`
+	// True keeps its standard input open: a program that reads it waits. Otherwise it
+	// is at its end from the beginning.
+	Stdin         bool `protobuf:"varint,19,opt,name=stdin,proto3" json:"stdin,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -670,20 +807,213 @@ func (x *ContainerSpec) GetPreStop() *ExecAction {
 	return nil
 }
 
+func (x *ContainerSpec) GetTmpfs() []*TmpfsMount {
+	if x != nil {
+		return x.Tmpfs
+	}
+	return nil
+}
+
+func (x *ContainerSpec) GetFiles() []*ConfigFile {
+	if x != nil {
+		return x.Files
+	}
+	return nil
+}
+
+func (x *ContainerSpec) GetScratch() []*ScratchMount {
+	if x != nil {
+		return x.Scratch
+	}
+	return nil
+}
+
+func (x *ContainerSpec) GetHostMounts() []*HostMount {
+	if x != nil {
+		return x.HostMounts
+	}
+	return nil
+}
+
+func (x *ContainerSpec) GetUlimits() []*Ulimit {
+	if x != nil {
+		return x.Ulimits
+	}
+	return nil
+}
+
+func (x *ContainerSpec) GetOomScoreAdjust() int32 {
+	if x != nil && x.OomScoreAdjust != nil {
+		return *x.OomScoreAdjust
+	}
+	return 0
+}
+
+func (x *ContainerSpec) GetSecurity() *SecuritySpec {
+	if x != nil {
+		return x.Security
+	}
+	return nil
+}
+
+func (x *ContainerSpec) GetGroups() []string {
+	if x != nil {
+		return x.Groups
+	}
+	return nil
+}
+
+func (x *ContainerSpec) GetTty() bool {
+	if x != nil {
+		return x.Tty
+	}
+	return false
+}
+
+func (x *ContainerSpec) GetStdin() bool {
+	if x != nil {
+		return x.Stdin
+	}
+	return false
+}
+
+// HostEntry is one line of /etc/hosts.
+type HostEntry struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// IPv4 or IPv6 address.
+	Address string `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
+	// Names that stand for it; 1 to 16.
+	Names         []string `protobuf:"bytes,2,rep,name=names,proto3" json:"names,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HostEntry) Reset() {
+	*x = HostEntry{}
+	mi := &file_staddle_resource_v1_sandbox_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HostEntry) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HostEntry) ProtoMessage() {}
+
+func (x *HostEntry) ProtoReflect() protoreflect.Message {
+	mi := &file_staddle_resource_v1_sandbox_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HostEntry.ProtoReflect.Descriptor instead.
+func (*HostEntry) Descriptor() ([]byte, []int) {
+	return file_staddle_resource_v1_sandbox_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *HostEntry) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *HostEntry) GetNames() []string {
+	if x != nil {
+		return x.Names
+	}
+	return nil
+}
+
+// Ulimit is a limit of the processes of a container. Where the node may not raise
+// a limit beyond its own, that is the most that is given, and the node's log says so.
+type Ulimit struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name as the shell's ulimit and docker know it.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// What counts until a process changes it; in the kernel's unit, which for memory is
+	// bytes. -1 means no limit.
+	Soft int64 `protobuf:"varint,2,opt,name=soft,proto3" json:"soft,omitempty"`
+	// Up to which a process may raise it. Unset means soft; -1 means no limit.
+	Hard          *int64 `protobuf:"varint,3,opt,name=hard,proto3,oneof" json:"hard,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Ulimit) Reset() {
+	*x = Ulimit{}
+	mi := &file_staddle_resource_v1_sandbox_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Ulimit) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Ulimit) ProtoMessage() {}
+
+func (x *Ulimit) ProtoReflect() protoreflect.Message {
+	mi := &file_staddle_resource_v1_sandbox_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Ulimit.ProtoReflect.Descriptor instead.
+func (*Ulimit) Descriptor() ([]byte, []int) {
+	return file_staddle_resource_v1_sandbox_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *Ulimit) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Ulimit) GetSoft() int64 {
+	if x != nil {
+		return x.Soft
+	}
+	return 0
+}
+
+func (x *Ulimit) GetHard() int64 {
+	if x != nil && x.Hard != nil {
+		return *x.Hard
+	}
+	return 0
+}
+
 // EnvironmentVariable is one variable of a container's environment.
 type EnvironmentVariable struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name: letters, digits and "_", not starting with a digit.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Value, at most 128 KiB, without a zero byte. Empty is a value.
-	Value         string `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
+	Value string `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
+	// What the sandbox knows of itself, in place of value.
+	From          SandboxField `protobuf:"varint,4,opt,name=from,proto3,enum=staddle.resource.v1.SandboxField" json:"from,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *EnvironmentVariable) Reset() {
 	*x = EnvironmentVariable{}
-	mi := &file_staddle_resource_v1_sandbox_proto_msgTypes[4]
+	mi := &file_staddle_resource_v1_sandbox_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -695,7 +1025,7 @@ func (x *EnvironmentVariable) String() string {
 func (*EnvironmentVariable) ProtoMessage() {}
 
 func (x *EnvironmentVariable) ProtoReflect() protoreflect.Message {
-	mi := &file_staddle_resource_v1_sandbox_proto_msgTypes[4]
+	mi := &file_staddle_resource_v1_sandbox_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -708,7 +1038,7 @@ func (x *EnvironmentVariable) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnvironmentVariable.ProtoReflect.Descriptor instead.
 func (*EnvironmentVariable) Descriptor() ([]byte, []int) {
-	return file_staddle_resource_v1_sandbox_proto_rawDescGZIP(), []int{4}
+	return file_staddle_resource_v1_sandbox_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *EnvironmentVariable) GetName() string {
@@ -725,6 +1055,13 @@ func (x *EnvironmentVariable) GetValue() string {
 	return ""
 }
 
+func (x *EnvironmentVariable) GetFrom() SandboxField {
+	if x != nil {
+		return x.From
+	}
+	return SandboxField_SANDBOX_FIELD_UNSPECIFIED
+}
+
 // ResourceLimits bounds what a container may use.
 type ResourceLimits struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -734,14 +1071,24 @@ type ResourceLimits struct {
 	// CPU time in thousandths of one core, 10 to 1,000,000. Unset means no limit.
 	CpuLimitMillicores *int64 `protobuf:"varint,2,opt,name=cpu_limit_millicores,json=cpuLimitMillicores,proto3,oneof" json:"cpu_limit_millicores,omitempty"`
 	// Number of processes and threads, 1 to 4,194,304. Unset means 4,096.
-	PidsLimit     *int64 `protobuf:"varint,3,opt,name=pids_limit,json=pidsLimit,proto3,oneof" json:"pids_limit,omitempty"`
+	PidsLimit *int64 `protobuf:"varint,3,opt,name=pids_limit,json=pidsLimit,proto3,oneof" json:"pids_limit,omitempty"`
+	// Share of the CPU against other containers when there is too little for all, 2 to
+	// 262,144. Unset means 1,024.
+	CpuShares *int64 `protobuf:"varint,4,opt,name=cpu_shares,json=cpuShares,proto3,oneof" json:"cpu_shares,omitempty"`
+	// Swap beyond the memory limit, in bytes. Unset means none. It needs a memory limit.
+	// Where the kernel does not count swap it has no effect.
+	SwapLimitBytes *int64 `protobuf:"varint,5,opt,name=swap_limit_bytes,json=swapLimitBytes,proto3,oneof" json:"swap_limit_bytes,omitempty"`
+	// Share of the disks against other containers, 10 to 1,000. Unset means the
+	// kernel's, 100 or 500; taking it away counts from the next start. Where the kernel
+	// does not weigh disks it has no effect, and the node's log says so.
+	IoWeight      *int64 `protobuf:"varint,6,opt,name=io_weight,json=ioWeight,proto3,oneof" json:"io_weight,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ResourceLimits) Reset() {
 	*x = ResourceLimits{}
-	mi := &file_staddle_resource_v1_sandbox_proto_msgTypes[5]
+	mi := &file_staddle_resource_v1_sandbox_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -753,7 +1100,7 @@ func (x *ResourceLimits) String() string {
 func (*ResourceLimits) ProtoMessage() {}
 
 func (x *ResourceLimits) ProtoReflect() protoreflect.Message {
-	mi := &file_staddle_resource_v1_sandbox_proto_msgTypes[5]
+	mi := &file_staddle_resource_v1_sandbox_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -766,7 +1113,7 @@ func (x *ResourceLimits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResourceLimits.ProtoReflect.Descriptor instead.
 func (*ResourceLimits) Descriptor() ([]byte, []int) {
-	return file_staddle_resource_v1_sandbox_proto_rawDescGZIP(), []int{5}
+	return file_staddle_resource_v1_sandbox_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ResourceLimits) GetMemoryLimitBytes() int64 {
@@ -790,6 +1137,27 @@ func (x *ResourceLimits) GetPidsLimit() int64 {
 	return 0
 }
 
+func (x *ResourceLimits) GetCpuShares() int64 {
+	if x != nil && x.CpuShares != nil {
+		return *x.CpuShares
+	}
+	return 0
+}
+
+func (x *ResourceLimits) GetSwapLimitBytes() int64 {
+	if x != nil && x.SwapLimitBytes != nil {
+		return *x.SwapLimitBytes
+	}
+	return 0
+}
+
+func (x *ResourceLimits) GetIoWeight() int64 {
+	if x != nil && x.IoWeight != nil {
+		return *x.IoWeight
+	}
+	return 0
+}
+
 // DiskMount puts a disk into a container.
 type DiskMount struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -805,7 +1173,7 @@ type DiskMount struct {
 
 func (x *DiskMount) Reset() {
 	*x = DiskMount{}
-	mi := &file_staddle_resource_v1_sandbox_proto_msgTypes[6]
+	mi := &file_staddle_resource_v1_sandbox_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -817,7 +1185,7 @@ func (x *DiskMount) String() string {
 func (*DiskMount) ProtoMessage() {}
 
 func (x *DiskMount) ProtoReflect() protoreflect.Message {
-	mi := &file_staddle_resource_v1_sandbox_proto_msgTypes[6]
+	mi := &file_staddle_resource_v1_sandbox_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -830,7 +1198,7 @@ func (x *DiskMount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiskMount.ProtoReflect.Descriptor instead.
 func (*DiskMount) Descriptor() ([]byte, []int) {
-	return file_staddle_resource_v1_sandbox_proto_rawDescGZIP(), []int{6}
+	return file_staddle_resource_v1_sandbox_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *DiskMount) GetDisk() string {
@@ -872,7 +1240,7 @@ type SandboxPlacement struct {
 
 func (x *SandboxPlacement) Reset() {
 	*x = SandboxPlacement{}
-	mi := &file_staddle_resource_v1_sandbox_proto_msgTypes[7]
+	mi := &file_staddle_resource_v1_sandbox_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -884,7 +1252,7 @@ func (x *SandboxPlacement) String() string {
 func (*SandboxPlacement) ProtoMessage() {}
 
 func (x *SandboxPlacement) ProtoReflect() protoreflect.Message {
-	mi := &file_staddle_resource_v1_sandbox_proto_msgTypes[7]
+	mi := &file_staddle_resource_v1_sandbox_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -897,7 +1265,7 @@ func (x *SandboxPlacement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SandboxPlacement.ProtoReflect.Descriptor instead.
 func (*SandboxPlacement) Descriptor() ([]byte, []int) {
-	return file_staddle_resource_v1_sandbox_proto_rawDescGZIP(), []int{7}
+	return file_staddle_resource_v1_sandbox_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *SandboxPlacement) GetNode() string {
@@ -967,7 +1335,7 @@ type SandboxStatus struct {
 
 func (x *SandboxStatus) Reset() {
 	*x = SandboxStatus{}
-	mi := &file_staddle_resource_v1_sandbox_proto_msgTypes[8]
+	mi := &file_staddle_resource_v1_sandbox_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -979,7 +1347,7 @@ func (x *SandboxStatus) String() string {
 func (*SandboxStatus) ProtoMessage() {}
 
 func (x *SandboxStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_staddle_resource_v1_sandbox_proto_msgTypes[8]
+	mi := &file_staddle_resource_v1_sandbox_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -992,7 +1360,7 @@ func (x *SandboxStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SandboxStatus.ProtoReflect.Descriptor instead.
 func (*SandboxStatus) Descriptor() ([]byte, []int) {
-	return file_staddle_resource_v1_sandbox_proto_rawDescGZIP(), []int{8}
+	return file_staddle_resource_v1_sandbox_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *SandboxStatus) GetObservedGeneration() uint64 {
@@ -1106,7 +1474,7 @@ type PhaseTime struct {
 
 func (x *PhaseTime) Reset() {
 	*x = PhaseTime{}
-	mi := &file_staddle_resource_v1_sandbox_proto_msgTypes[9]
+	mi := &file_staddle_resource_v1_sandbox_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1118,7 +1486,7 @@ func (x *PhaseTime) String() string {
 func (*PhaseTime) ProtoMessage() {}
 
 func (x *PhaseTime) ProtoReflect() protoreflect.Message {
-	mi := &file_staddle_resource_v1_sandbox_proto_msgTypes[9]
+	mi := &file_staddle_resource_v1_sandbox_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1131,7 +1499,7 @@ func (x *PhaseTime) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PhaseTime.ProtoReflect.Descriptor instead.
 func (*PhaseTime) Descriptor() ([]byte, []int) {
-	return file_staddle_resource_v1_sandbox_proto_rawDescGZIP(), []int{9}
+	return file_staddle_resource_v1_sandbox_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *PhaseTime) GetPhase() SandboxPhase {
@@ -1174,7 +1542,7 @@ type ContainerStatus struct {
 
 func (x *ContainerStatus) Reset() {
 	*x = ContainerStatus{}
-	mi := &file_staddle_resource_v1_sandbox_proto_msgTypes[10]
+	mi := &file_staddle_resource_v1_sandbox_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1186,7 +1554,7 @@ func (x *ContainerStatus) String() string {
 func (*ContainerStatus) ProtoMessage() {}
 
 func (x *ContainerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_staddle_resource_v1_sandbox_proto_msgTypes[10]
+	mi := &file_staddle_resource_v1_sandbox_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1199,7 +1567,7 @@ func (x *ContainerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerStatus.ProtoReflect.Descriptor instead.
 func (*ContainerStatus) Descriptor() ([]byte, []int) {
-	return file_staddle_resource_v1_sandbox_proto_rawDescGZIP(), []int{10}
+	return file_staddle_resource_v1_sandbox_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ContainerStatus) GetName() string {
@@ -1281,7 +1649,7 @@ type ContainerExit struct {
 
 func (x *ContainerExit) Reset() {
 	*x = ContainerExit{}
-	mi := &file_staddle_resource_v1_sandbox_proto_msgTypes[11]
+	mi := &file_staddle_resource_v1_sandbox_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1293,7 +1661,7 @@ func (x *ContainerExit) String() string {
 func (*ContainerExit) ProtoMessage() {}
 
 func (x *ContainerExit) ProtoReflect() protoreflect.Message {
-	mi := &file_staddle_resource_v1_sandbox_proto_msgTypes[11]
+	mi := &file_staddle_resource_v1_sandbox_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1306,7 +1674,7 @@ func (x *ContainerExit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerExit.ProtoReflect.Descriptor instead.
 func (*ContainerExit) Descriptor() ([]byte, []int) {
-	return file_staddle_resource_v1_sandbox_proto_rawDescGZIP(), []int{11}
+	return file_staddle_resource_v1_sandbox_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ContainerExit) GetContainer() string {
@@ -1369,11 +1737,11 @@ var File_staddle_resource_v1_sandbox_proto protoreflect.FileDescriptor
 
 const file_staddle_resource_v1_sandbox_proto_rawDesc = "" +
 	"\n" +
-	"!staddle/resource/v1/sandbox.proto\x12\x13staddle.resource.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a&staddle/resource/v1/sandbox_life.proto\"\xc0\x01\n" +
+	"!staddle/resource/v1/sandbox.proto\x12\x13staddle.resource.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a&staddle/resource/v1/sandbox_life.proto\x1a'staddle/resource/v1/sandbox_mount.proto\x1a*staddle/resource/v1/sandbox_security.proto\"\xc0\x01\n" +
 	"\aSandbox\x124\n" +
 	"\x04spec\x18\x01 \x01(\v2 .staddle.resource.v1.SandboxSpecR\x04spec\x12C\n" +
 	"\tplacement\x18\x02 \x01(\v2%.staddle.resource.v1.SandboxPlacementR\tplacement\x12:\n" +
-	"\x06status\x18\x03 \x01(\v2\".staddle.resource.v1.SandboxStatusR\x06status\"\x83\b\n" +
+	"\x06status\x18\x03 \x01(\v2\".staddle.resource.v1.SandboxStatusR\x06status\"\xc9\r\n" +
 	"\vSandboxSpec\x12G\n" +
 	"\adesired\x18\x01 \x01(\x0e2!.staddle.resource.v1.DesiredStateB\n" +
 	"\xbaH\a\x82\x01\x04\x10\x01 \x00R\adesired\x12\xa9\x02\n" +
@@ -1391,14 +1759,23 @@ const file_staddle_resource_v1_sandbox_proto_rawDesc = "" +
 	"disconnect\x18\a \x01(\v2%.staddle.resource.v1.DisconnectPolicyR\n" +
 	"disconnect\x12a\n" +
 	"\rnode_selector\x18\b \x03(\v22.staddle.resource.v1.SandboxSpec.NodeSelectorEntryB\b\xbaH\x05\x9a\x01\x02\x10\x10R\fnodeSelector\x12L\n" +
-	"\x0frestart_backoff\x18\t \x01(\v2#.staddle.resource.v1.RestartBackoffR\x0erestartBackoff\x1a?\n" +
+	"\x0frestart_backoff\x18\t \x01(\v2#.staddle.resource.v1.RestartBackoffR\x0erestartBackoff\x12>\n" +
+	"\x05hosts\x18\v \x03(\v2\x1e.staddle.resource.v1.HostEntryB\b\xbaH\x05\x92\x01\x02\x10@R\x05hosts\x12\xc8\x01\n" +
+	"\x0fscratch_volumes\x18\f \x03(\v2\".staddle.resource.v1.ScratchVolumeB{\xbaHx\xba\x01p\n" +
+	"\x14scratch.unique_names\x12:names of scratch volumes must be unique within the sandbox\x1a\x1cthis.map(v, v.name).unique()\x92\x01\x02\x10\x10R\x0escratchVolumes\x12:\n" +
+	"\x0eshm_size_bytes\x18\r \x01(\x03B\x0f\xbaH\f\"\n" +
+	"\x18\x80\x80\x80\x80\x80 (\x80 H\x00R\fshmSizeBytes\x88\x01\x01\x12\xaa\x01\n" +
+	"\asysctls\x18\x0e \x03(\v2\x1b.staddle.resource.v1.SysctlBs\xbaHp\xba\x01h\n" +
+	"\x14sysctls.unique_names\x122names of sysctls must be unique within the sandbox\x1a\x1cthis.map(s, s.name).unique()\x92\x01\x02\x10 R\asysctls\x1a?\n" +
 	"\x11NodeSelectorEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"_\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01:\xbc\x01\xbaH\xb8\x01\x1a\xb5\x01\n" +
+	"\x15scratch.known_volumes\x12>containers may only mount scratch volumes that the sandbox has\x1a\\this.containers.all(c, c.scratch.all(m, this.scratch_volumes.exists(v, v.name == m.volume)))B\x11\n" +
+	"\x0f_shm_size_bytes\"_\n" +
 	"\x10DisconnectPolicy\x12K\n" +
 	"\n" +
 	"stop_after\x18\x01 \x01(\v2\x19.google.protobuf.DurationB\x11\xbaH\x0e\xaa\x01\v\"\x05\b\x80\x9a\x9e\x012\x02\b\n" +
-	"R\tstopAfter\"\xac\b\n" +
+	"R\tstopAfter\"\xd5\x0f\n" +
 	"\rContainerSpec\x12>\n" +
 	"\x04name\x18\x01 \x01(\tB*\xbaH'r%\x10\x01\x18 2\x1f^[a-z0-9]([-a-z0-9]*[a-z0-9])?$R\x04name\x12 \n" +
 	"\x05image\x18\x02 \x01(\tB\n" +
@@ -1418,22 +1795,60 @@ const file_staddle_resource_v1_sandbox_proto_rawDesc = "" +
 	"\xaa\x01\a\"\x03\b\x90\x1c2\x00R\x16terminationGracePeriod\x12\xfb\x01\n" +
 	"\vstop_signal\x18  \x01(\tB\xd9\x01\xbaH\xd5\x01\xd8\x01\x01r\xcf\x012\xcc\x01^(SIG)?(ABRT|ALRM|BUS|CHLD|CONT|FPE|HUP|ILL|INT|IO|KILL|PIPE|PROF|PWR|QUIT|SEGV|STKFLT|SYS|TERM|TRAP|TSTP|TTIN|TTOU|URG|USR1|USR2|VTALRM|WINCH|XCPU|XFSZ|RTMIN([+]([1-9]|1[0-5]))?|RTMAX(-([1-9]|1[0-4]))?)$R\n" +
 	"stopSignal\x12:\n" +
-	"\bpre_stop\x18! \x01(\v2\x1f.staddle.resource.v1.ExecActionR\apreStop:k\xbaHh\x1af\n" +
-	"\x1econtainer.init_has_no_pre_stop\x12!an init container has no pre_stop\x1a!!this.init || !has(this.pre_stop)\"z\n" +
+	"\bpre_stop\x18! \x01(\v2\x1f.staddle.resource.v1.ExecActionR\apreStop\x12?\n" +
+	"\x05tmpfs\x18\n" +
+	" \x03(\v2\x1f.staddle.resource.v1.TmpfsMountB\b\xbaH\x05\x92\x01\x02\x10\x10R\x05tmpfs\x12?\n" +
+	"\x05files\x18\v \x03(\v2\x1f.staddle.resource.v1.ConfigFileB\b\xbaH\x05\x92\x01\x02\x10@R\x05files\x12E\n" +
+	"\ascratch\x18\f \x03(\v2!.staddle.resource.v1.ScratchMountB\b\xbaH\x05\x92\x01\x02\x10\x10R\ascratch\x12I\n" +
+	"\vhost_mounts\x18\r \x03(\v2\x1e.staddle.resource.v1.HostMountB\b\xbaH\x05\x92\x01\x02\x10\x10R\n" +
+	"hostMounts\x12\xac\x01\n" +
+	"\aulimits\x18\x0e \x03(\v2\x1b.staddle.resource.v1.UlimitBu\xbaHr\xba\x01j\n" +
+	"\x14ulimits.unique_names\x124names of ulimits must be unique within the container\x1a\x1cthis.map(u, u.name).unique()\x92\x01\x02\x10\x10R\aulimits\x12B\n" +
+	"\x10oom_score_adjust\x18\x0f \x01(\x05B\x13\xbaH\x10\x1a\x0e\x18\xe8\a(\x98\xf8\xff\xff\xff\xff\xff\xff\xff\x01H\x00R\x0eoomScoreAdjust\x88\x01\x01\x12=\n" +
+	"\bsecurity\x18\x10 \x01(\v2!.staddle.resource.v1.SecuritySpecR\bsecurity\x12;\n" +
+	"\x06groups\x18\x11 \x03(\tB#\xbaH \x92\x01\x1d\x10 \"\x19r\x17\x10\x01\x18@2\x11^[A-Za-z0-9_.-]+$R\x06groups\x12\x10\n" +
+	"\x03tty\x18\x12 \x01(\bR\x03tty\x12\x14\n" +
+	"\x05stdin\x18\x13 \x01(\bR\x05stdin:\xd3\x02\xbaH\xcf\x02\x1a\xe4\x01\n" +
+	"\x13mounts.unique_paths\x12.no two mounts of a container may have one path\x1a\x9c\x01(this.disks.map(m, m.path) + this.tmpfs.map(m, m.path) + this.files.map(m, m.path) + this.scratch.map(m, m.path) + this.host_mounts.map(m, m.path)).unique()\x1af\n" +
+	"\x1econtainer.init_has_no_pre_stop\x12!an init container has no pre_stop\x1a!!this.init || !has(this.pre_stop)B\x13\n" +
+	"\x11_oom_score_adjust\"\x85\x01\n" +
+	"\tHostEntry\x12!\n" +
+	"\aaddress\x18\x01 \x01(\tB\a\xbaH\x04r\x02p\x01R\aaddress\x12U\n" +
+	"\x05names\x18\x02 \x03(\tB?\xbaH<\x92\x019\b\x01\x10\x10\"3r1\x18\xfd\x012,^[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?$R\x05names\"\x80\x03\n" +
+	"\x06Ulimit\x12\x8c\x01\n" +
+	"\x04name\x18\x01 \x01(\tBx\xbaHursR\x02asR\x04coreR\x03cpuR\x04dataR\x05fsizeR\x05locksR\amemlockR\bmsgqueueR\x04niceR\x06nofileR\x05nprocR\x03rssR\x06rtprioR\x06rttimeR\n" +
+	"sigpendingR\x05stackR\x04name\x12$\n" +
+	"\x04soft\x18\x02 \x01(\x03B\x10\xbaH\r\"\v(\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01R\x04soft\x12)\n" +
+	"\x04hard\x18\x03 \x01(\x03B\x10\xbaH\r\"\v(\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01H\x00R\x04hard\x88\x01\x01:\x8c\x01\xbaH\x88\x01\x1a\x85\x01\n" +
+	"\fulimit.order\x12\"soft must not be greater than hard\x1aQ!has(this.hard) || this.hard == -1 || (this.soft != -1 && this.soft <= this.hard)B\a\n" +
+	"\x05_hard\"\xab\x02\n" +
 	"\x13EnvironmentVariable\x126\n" +
 	"\x04name\x18\x01 \x01(\tB\"\xbaH\x1fr\x1d\x18\x80\x022\x18^[A-Za-z_][A-Za-z0-9_]*$R\x04name\x12+\n" +
 	"\x05value\x18\x02 \x01(\tB\x15\xbaH\x12r\x10(\x80\x80\b2\n" +
-	"^[^\\x00]*$R\x05value\"\x84\x02\n" +
+	"^[^\\x00]*$R\x05value\x12?\n" +
+	"\x04from\x18\x04 \x01(\x0e2!.staddle.resource.v1.SandboxFieldB\b\xbaH\x05\x82\x01\x02\x10\x01R\x04from:n\xbaHk\x1ai\n" +
+	"\x0eenv.one_source\x123a variable has a value or is from a field, not both\x1a\"this.from == 0 || this.value == ''\"\xd2\x04\n" +
 	"\x0eResourceLimits\x12=\n" +
 	"\x12memory_limit_bytes\x18\x01 \x01(\x03B\n" +
 	"\xbaH\a\"\x05(\x80\x80\x80\x03H\x00R\x10memoryLimitBytes\x88\x01\x01\x12B\n" +
 	"\x14cpu_limit_millicores\x18\x02 \x01(\x03B\v\xbaH\b\"\x06\x18\xc0\x84=(\n" +
 	"H\x01R\x12cpuLimitMillicores\x88\x01\x01\x120\n" +
 	"\n" +
-	"pids_limit\x18\x03 \x01(\x03B\f\xbaH\t\"\a\x18\x80\x80\x80\x02(\x01H\x02R\tpidsLimit\x88\x01\x01B\x15\n" +
+	"pids_limit\x18\x03 \x01(\x03B\f\xbaH\t\"\a\x18\x80\x80\x80\x02(\x01H\x02R\tpidsLimit\x88\x01\x01\x12/\n" +
+	"\n" +
+	"cpu_shares\x18\x04 \x01(\x03B\v\xbaH\b\"\x06\x18\x80\x80\x10(\x02H\x03R\tcpuShares\x88\x01\x01\x12?\n" +
+	"\x10swap_limit_bytes\x18\x05 \x01(\x03B\x10\xbaH\r\"\v\x18\x80\x80\x80\x80\x80\x80\x80\x02(\x00H\x04R\x0eswapLimitBytes\x88\x01\x01\x12,\n" +
+	"\tio_weight\x18\x06 \x01(\x03B\n" +
+	"\xbaH\a\"\x05\x18\xe8\a(\n" +
+	"H\x05R\bioWeight\x88\x01\x01:z\xbaHw\x1au\n" +
+	"\vlimits.swap\x12)swap_limit_bytes needs memory_limit_bytes\x1a;!has(this.swap_limit_bytes) || has(this.memory_limit_bytes)B\x15\n" +
 	"\x13_memory_limit_bytesB\x17\n" +
 	"\x15_cpu_limit_millicoresB\r\n" +
-	"\v_pids_limit\"\xf2\x01\n" +
+	"\v_pids_limitB\r\n" +
+	"\v_cpu_sharesB\x13\n" +
+	"\x11_swap_limit_bytesB\f\n" +
+	"\n" +
+	"_io_weight\"\xf2\x01\n" +
 	"\tDiskMount\x12>\n" +
 	"\x04disk\x18\x01 \x01(\tB*\xbaH'r%\x10\x01\x18?2\x1f^[a-z0-9]([-a-z0-9]*[a-z0-9])?$R\x04disk\x12\x87\x01\n" +
 	"\x04path\x18\x02 \x01(\tBs\xbaHp\xba\x01[\n" +
@@ -1501,7 +1916,16 @@ const file_staddle_resource_v1_sandbox_proto_rawDesc = "" +
 	"\x1aRESTART_POLICY_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15RESTART_POLICY_ALWAYS\x10\x01\x12\x1d\n" +
 	"\x19RESTART_POLICY_ON_FAILURE\x10\x02\x12\x18\n" +
-	"\x14RESTART_POLICY_NEVER\x10\x03*\xed\x01\n" +
+	"\x14RESTART_POLICY_NEVER\x10\x03*\xe3\x01\n" +
+	"\fSandboxField\x12\x1d\n" +
+	"\x19SANDBOX_FIELD_UNSPECIFIED\x10\x00\x12\x16\n" +
+	"\x12SANDBOX_FIELD_NAME\x10\x01\x12\x15\n" +
+	"\x11SANDBOX_FIELD_UID\x10\x02\x12\x16\n" +
+	"\x12SANDBOX_FIELD_NODE\x10\x03\x12\x19\n" +
+	"\x15SANDBOX_FIELD_ATTEMPT\x10\x04\x12\x19\n" +
+	"\x15SANDBOX_FIELD_ADDRESS\x10\x05\x12\x1a\n" +
+	"\x16SANDBOX_FIELD_HOSTNAME\x10\x06\x12\x1b\n" +
+	"\x17SANDBOX_FIELD_CONTAINER\x10\a*\xed\x01\n" +
 	"\fSandboxPhase\x12\x1d\n" +
 	"\x19SANDBOX_PHASE_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15SANDBOX_PHASE_PENDING\x10\x01\x12\x1b\n" +
@@ -1525,68 +1949,88 @@ func file_staddle_resource_v1_sandbox_proto_rawDescGZIP() []byte {
 	return file_staddle_resource_v1_sandbox_proto_rawDescData
 }
 
-var file_staddle_resource_v1_sandbox_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_staddle_resource_v1_sandbox_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_staddle_resource_v1_sandbox_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
+var file_staddle_resource_v1_sandbox_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_staddle_resource_v1_sandbox_proto_goTypes = []any{
 	(DesiredState)(0),             // 0: staddle.resource.v1.DesiredState
 	(NetworkMode)(0),              // 1: staddle.resource.v1.NetworkMode
 	(RestartPolicy)(0),            // 2: staddle.resource.v1.RestartPolicy
-	(SandboxPhase)(0),             // 3: staddle.resource.v1.SandboxPhase
-	(*Sandbox)(nil),               // 4: staddle.resource.v1.Sandbox
-	(*SandboxSpec)(nil),           // 5: staddle.resource.v1.SandboxSpec
-	(*DisconnectPolicy)(nil),      // 6: staddle.resource.v1.DisconnectPolicy
-	(*ContainerSpec)(nil),         // 7: staddle.resource.v1.ContainerSpec
-	(*EnvironmentVariable)(nil),   // 8: staddle.resource.v1.EnvironmentVariable
-	(*ResourceLimits)(nil),        // 9: staddle.resource.v1.ResourceLimits
-	(*DiskMount)(nil),             // 10: staddle.resource.v1.DiskMount
-	(*SandboxPlacement)(nil),      // 11: staddle.resource.v1.SandboxPlacement
-	(*SandboxStatus)(nil),         // 12: staddle.resource.v1.SandboxStatus
-	(*PhaseTime)(nil),             // 13: staddle.resource.v1.PhaseTime
-	(*ContainerStatus)(nil),       // 14: staddle.resource.v1.ContainerStatus
-	(*ContainerExit)(nil),         // 15: staddle.resource.v1.ContainerExit
-	nil,                           // 16: staddle.resource.v1.SandboxSpec.NodeSelectorEntry
-	(*durationpb.Duration)(nil),   // 17: google.protobuf.Duration
-	(*RestartBackoff)(nil),        // 18: staddle.resource.v1.RestartBackoff
-	(*ExecAction)(nil),            // 19: staddle.resource.v1.ExecAction
-	(*timestamppb.Timestamp)(nil), // 20: google.protobuf.Timestamp
+	(SandboxField)(0),             // 3: staddle.resource.v1.SandboxField
+	(SandboxPhase)(0),             // 4: staddle.resource.v1.SandboxPhase
+	(*Sandbox)(nil),               // 5: staddle.resource.v1.Sandbox
+	(*SandboxSpec)(nil),           // 6: staddle.resource.v1.SandboxSpec
+	(*DisconnectPolicy)(nil),      // 7: staddle.resource.v1.DisconnectPolicy
+	(*ContainerSpec)(nil),         // 8: staddle.resource.v1.ContainerSpec
+	(*HostEntry)(nil),             // 9: staddle.resource.v1.HostEntry
+	(*Ulimit)(nil),                // 10: staddle.resource.v1.Ulimit
+	(*EnvironmentVariable)(nil),   // 11: staddle.resource.v1.EnvironmentVariable
+	(*ResourceLimits)(nil),        // 12: staddle.resource.v1.ResourceLimits
+	(*DiskMount)(nil),             // 13: staddle.resource.v1.DiskMount
+	(*SandboxPlacement)(nil),      // 14: staddle.resource.v1.SandboxPlacement
+	(*SandboxStatus)(nil),         // 15: staddle.resource.v1.SandboxStatus
+	(*PhaseTime)(nil),             // 16: staddle.resource.v1.PhaseTime
+	(*ContainerStatus)(nil),       // 17: staddle.resource.v1.ContainerStatus
+	(*ContainerExit)(nil),         // 18: staddle.resource.v1.ContainerExit
+	nil,                           // 19: staddle.resource.v1.SandboxSpec.NodeSelectorEntry
+	(*durationpb.Duration)(nil),   // 20: google.protobuf.Duration
+	(*RestartBackoff)(nil),        // 21: staddle.resource.v1.RestartBackoff
+	(*ScratchVolume)(nil),         // 22: staddle.resource.v1.ScratchVolume
+	(*Sysctl)(nil),                // 23: staddle.resource.v1.Sysctl
+	(*ExecAction)(nil),            // 24: staddle.resource.v1.ExecAction
+	(*TmpfsMount)(nil),            // 25: staddle.resource.v1.TmpfsMount
+	(*ConfigFile)(nil),            // 26: staddle.resource.v1.ConfigFile
+	(*ScratchMount)(nil),          // 27: staddle.resource.v1.ScratchMount
+	(*HostMount)(nil),             // 28: staddle.resource.v1.HostMount
+	(*SecuritySpec)(nil),          // 29: staddle.resource.v1.SecuritySpec
+	(*timestamppb.Timestamp)(nil), // 30: google.protobuf.Timestamp
 }
 var file_staddle_resource_v1_sandbox_proto_depIdxs = []int32{
-	5,  // 0: staddle.resource.v1.Sandbox.spec:type_name -> staddle.resource.v1.SandboxSpec
-	11, // 1: staddle.resource.v1.Sandbox.placement:type_name -> staddle.resource.v1.SandboxPlacement
-	12, // 2: staddle.resource.v1.Sandbox.status:type_name -> staddle.resource.v1.SandboxStatus
+	6,  // 0: staddle.resource.v1.Sandbox.spec:type_name -> staddle.resource.v1.SandboxSpec
+	14, // 1: staddle.resource.v1.Sandbox.placement:type_name -> staddle.resource.v1.SandboxPlacement
+	15, // 2: staddle.resource.v1.Sandbox.status:type_name -> staddle.resource.v1.SandboxStatus
 	0,  // 3: staddle.resource.v1.SandboxSpec.desired:type_name -> staddle.resource.v1.DesiredState
-	7,  // 4: staddle.resource.v1.SandboxSpec.containers:type_name -> staddle.resource.v1.ContainerSpec
+	8,  // 4: staddle.resource.v1.SandboxSpec.containers:type_name -> staddle.resource.v1.ContainerSpec
 	1,  // 5: staddle.resource.v1.SandboxSpec.network:type_name -> staddle.resource.v1.NetworkMode
 	2,  // 6: staddle.resource.v1.SandboxSpec.restart_policy:type_name -> staddle.resource.v1.RestartPolicy
-	17, // 7: staddle.resource.v1.SandboxSpec.termination_grace_period:type_name -> google.protobuf.Duration
-	6,  // 8: staddle.resource.v1.SandboxSpec.disconnect:type_name -> staddle.resource.v1.DisconnectPolicy
-	16, // 9: staddle.resource.v1.SandboxSpec.node_selector:type_name -> staddle.resource.v1.SandboxSpec.NodeSelectorEntry
-	18, // 10: staddle.resource.v1.SandboxSpec.restart_backoff:type_name -> staddle.resource.v1.RestartBackoff
-	17, // 11: staddle.resource.v1.DisconnectPolicy.stop_after:type_name -> google.protobuf.Duration
-	8,  // 12: staddle.resource.v1.ContainerSpec.env:type_name -> staddle.resource.v1.EnvironmentVariable
-	9,  // 13: staddle.resource.v1.ContainerSpec.limits:type_name -> staddle.resource.v1.ResourceLimits
-	10, // 14: staddle.resource.v1.ContainerSpec.disks:type_name -> staddle.resource.v1.DiskMount
-	17, // 15: staddle.resource.v1.ContainerSpec.termination_grace_period:type_name -> google.protobuf.Duration
-	19, // 16: staddle.resource.v1.ContainerSpec.pre_stop:type_name -> staddle.resource.v1.ExecAction
-	20, // 17: staddle.resource.v1.SandboxPlacement.placed_at:type_name -> google.protobuf.Timestamp
-	3,  // 18: staddle.resource.v1.SandboxStatus.phase:type_name -> staddle.resource.v1.SandboxPhase
-	20, // 19: staddle.resource.v1.SandboxStatus.phase_at:type_name -> google.protobuf.Timestamp
-	14, // 20: staddle.resource.v1.SandboxStatus.containers:type_name -> staddle.resource.v1.ContainerStatus
-	15, // 21: staddle.resource.v1.SandboxStatus.exits:type_name -> staddle.resource.v1.ContainerExit
-	20, // 22: staddle.resource.v1.SandboxStatus.next_at:type_name -> google.protobuf.Timestamp
-	20, // 23: staddle.resource.v1.SandboxStatus.torn_down_at:type_name -> google.protobuf.Timestamp
-	13, // 24: staddle.resource.v1.SandboxStatus.phase_times:type_name -> staddle.resource.v1.PhaseTime
-	3,  // 25: staddle.resource.v1.PhaseTime.phase:type_name -> staddle.resource.v1.SandboxPhase
-	20, // 26: staddle.resource.v1.PhaseTime.entered_at:type_name -> google.protobuf.Timestamp
-	20, // 27: staddle.resource.v1.ContainerStatus.started_at:type_name -> google.protobuf.Timestamp
-	15, // 28: staddle.resource.v1.ContainerStatus.exit:type_name -> staddle.resource.v1.ContainerExit
-	9,  // 29: staddle.resource.v1.ContainerStatus.limits:type_name -> staddle.resource.v1.ResourceLimits
-	20, // 30: staddle.resource.v1.ContainerExit.exited_at:type_name -> google.protobuf.Timestamp
-	31, // [31:31] is the sub-list for method output_type
-	31, // [31:31] is the sub-list for method input_type
-	31, // [31:31] is the sub-list for extension type_name
-	31, // [31:31] is the sub-list for extension extendee
-	0,  // [0:31] is the sub-list for field type_name
+	20, // 7: staddle.resource.v1.SandboxSpec.termination_grace_period:type_name -> google.protobuf.Duration
+	7,  // 8: staddle.resource.v1.SandboxSpec.disconnect:type_name -> staddle.resource.v1.DisconnectPolicy
+	19, // 9: staddle.resource.v1.SandboxSpec.node_selector:type_name -> staddle.resource.v1.SandboxSpec.NodeSelectorEntry
+	21, // 10: staddle.resource.v1.SandboxSpec.restart_backoff:type_name -> staddle.resource.v1.RestartBackoff
+	9,  // 11: staddle.resource.v1.SandboxSpec.hosts:type_name -> staddle.resource.v1.HostEntry
+	22, // 12: staddle.resource.v1.SandboxSpec.scratch_volumes:type_name -> staddle.resource.v1.ScratchVolume
+	23, // 13: staddle.resource.v1.SandboxSpec.sysctls:type_name -> staddle.resource.v1.Sysctl
+	20, // 14: staddle.resource.v1.DisconnectPolicy.stop_after:type_name -> google.protobuf.Duration
+	11, // 15: staddle.resource.v1.ContainerSpec.env:type_name -> staddle.resource.v1.EnvironmentVariable
+	12, // 16: staddle.resource.v1.ContainerSpec.limits:type_name -> staddle.resource.v1.ResourceLimits
+	13, // 17: staddle.resource.v1.ContainerSpec.disks:type_name -> staddle.resource.v1.DiskMount
+	20, // 18: staddle.resource.v1.ContainerSpec.termination_grace_period:type_name -> google.protobuf.Duration
+	24, // 19: staddle.resource.v1.ContainerSpec.pre_stop:type_name -> staddle.resource.v1.ExecAction
+	25, // 20: staddle.resource.v1.ContainerSpec.tmpfs:type_name -> staddle.resource.v1.TmpfsMount
+	26, // 21: staddle.resource.v1.ContainerSpec.files:type_name -> staddle.resource.v1.ConfigFile
+	27, // 22: staddle.resource.v1.ContainerSpec.scratch:type_name -> staddle.resource.v1.ScratchMount
+	28, // 23: staddle.resource.v1.ContainerSpec.host_mounts:type_name -> staddle.resource.v1.HostMount
+	10, // 24: staddle.resource.v1.ContainerSpec.ulimits:type_name -> staddle.resource.v1.Ulimit
+	29, // 25: staddle.resource.v1.ContainerSpec.security:type_name -> staddle.resource.v1.SecuritySpec
+	3,  // 26: staddle.resource.v1.EnvironmentVariable.from:type_name -> staddle.resource.v1.SandboxField
+	30, // 27: staddle.resource.v1.SandboxPlacement.placed_at:type_name -> google.protobuf.Timestamp
+	4,  // 28: staddle.resource.v1.SandboxStatus.phase:type_name -> staddle.resource.v1.SandboxPhase
+	30, // 29: staddle.resource.v1.SandboxStatus.phase_at:type_name -> google.protobuf.Timestamp
+	17, // 30: staddle.resource.v1.SandboxStatus.containers:type_name -> staddle.resource.v1.ContainerStatus
+	18, // 31: staddle.resource.v1.SandboxStatus.exits:type_name -> staddle.resource.v1.ContainerExit
+	30, // 32: staddle.resource.v1.SandboxStatus.next_at:type_name -> google.protobuf.Timestamp
+	30, // 33: staddle.resource.v1.SandboxStatus.torn_down_at:type_name -> google.protobuf.Timestamp
+	16, // 34: staddle.resource.v1.SandboxStatus.phase_times:type_name -> staddle.resource.v1.PhaseTime
+	4,  // 35: staddle.resource.v1.PhaseTime.phase:type_name -> staddle.resource.v1.SandboxPhase
+	30, // 36: staddle.resource.v1.PhaseTime.entered_at:type_name -> google.protobuf.Timestamp
+	30, // 37: staddle.resource.v1.ContainerStatus.started_at:type_name -> google.protobuf.Timestamp
+	18, // 38: staddle.resource.v1.ContainerStatus.exit:type_name -> staddle.resource.v1.ContainerExit
+	12, // 39: staddle.resource.v1.ContainerStatus.limits:type_name -> staddle.resource.v1.ResourceLimits
+	30, // 40: staddle.resource.v1.ContainerExit.exited_at:type_name -> google.protobuf.Timestamp
+	41, // [41:41] is the sub-list for method output_type
+	41, // [41:41] is the sub-list for method input_type
+	41, // [41:41] is the sub-list for extension type_name
+	41, // [41:41] is the sub-list for extension extendee
+	0,  // [0:41] is the sub-list for field type_name
 }
 
 func init() { file_staddle_resource_v1_sandbox_proto_init() }
@@ -1595,14 +2039,19 @@ func file_staddle_resource_v1_sandbox_proto_init() {
 		return
 	}
 	file_staddle_resource_v1_sandbox_life_proto_init()
+	file_staddle_resource_v1_sandbox_mount_proto_init()
+	file_staddle_resource_v1_sandbox_security_proto_init()
+	file_staddle_resource_v1_sandbox_proto_msgTypes[1].OneofWrappers = []any{}
+	file_staddle_resource_v1_sandbox_proto_msgTypes[3].OneofWrappers = []any{}
 	file_staddle_resource_v1_sandbox_proto_msgTypes[5].OneofWrappers = []any{}
+	file_staddle_resource_v1_sandbox_proto_msgTypes[7].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_staddle_resource_v1_sandbox_proto_rawDesc), len(file_staddle_resource_v1_sandbox_proto_rawDesc)),
-			NumEnums:      4,
-			NumMessages:   13,
+			NumEnums:      5,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -63,7 +63,14 @@ func (e *Engine) create(ctx context.Context, uid id.Sandbox, a engine.Attempt, n
 	if err != nil {
 		return err
 	}
-	if err := e.make(ctx, c, record, img); err != nil {
+	user, err := e.userOf(ctx, spec, img)
+	if err != nil {
+		return err
+	}
+	if err := e.place(c, spec, user); err != nil {
+		return errors.Join(err, e.displace(c))
+	}
+	if err := e.make(ctx, c, record, img, spec); err != nil {
 		return fmt.Errorf("create container %s: %w", c.id, err)
 	}
 	return nil
@@ -124,7 +131,7 @@ func (e *Engine) record(ctx context.Context, a engine.Attempt, c *container, spe
 }
 
 // make makes record, root filesystem, pipes and task.
-func (e *Engine) make(ctx context.Context, c *container, record containers.Container, img image.Image) error {
+func (e *Engine) make(ctx context.Context, c *container, record containers.Container, img image.Image, spec *resourcev1.ContainerSpec) error {
 	e.remember(c)
 	if _, err := e.client.ContainerService().Create(ctx, record); err != nil {
 		return unavailable("make its record", err)
@@ -142,7 +149,13 @@ func (e *Engine) make(ctx context.Context, c *container, record containers.Conta
 		return err
 	}
 	request := &tasks.CreateTaskRequest{
-		ContainerID: c.id, Stdout: pipes.Stdout, Stderr: pipes.Stderr, Rootfs: wireMounts(mounts),
+		ContainerID: c.id, Stdout: pipes.Stdout, Stderr: pipes.Stderr, Rootfs: wireMounts(mounts), Terminal: spec.GetTty(),
+	}
+	if spec.GetTty() {
+		request.Stderr = "" // a terminal has one stream
+	}
+	if spec.GetStdin() {
+		request.Stdin = e.stdin(c)
 	}
 	// After a failure the pipes stay as they are until the container is removed:
 	// the shim may be about to open them even so, and would wait for a reader.

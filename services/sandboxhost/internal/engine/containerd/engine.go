@@ -40,6 +40,7 @@ import (
 	"staddle.internal/services/sandboxhost/internal/logs"
 	"staddle.internal/services/sandboxhost/internal/namespace"
 	"staddle.internal/services/sandboxhost/internal/network"
+	"staddle.internal/services/sandboxhost/internal/permit"
 )
 
 const (
@@ -69,8 +70,10 @@ type Config struct {
 	PlainHTTP []string
 	// LogMaxSize is how much is kept of one output stream, in bytes.
 	LogMaxSize int64
-	// AllowHostNetwork lets sandboxes use the node's own network.
-	AllowHostNetwork bool
+	// Node is the name of the node.
+	Node string
+	// Rules say what sandboxes may ask of the node.
+	Rules permit.Rules
 }
 
 // Deps are what the engine works with.
@@ -105,6 +108,8 @@ type Engine struct {
 	reason     string // why not connected
 	containers map[string]*container
 	cgroups    *cgroup.Tree
+	abilities  abilities
+	told       map[string]bool // of what the machine lacks
 }
 
 var _ engine.Engine = (*Engine)(nil)
@@ -122,6 +127,7 @@ func New(cfg Config, deps Deps) *Engine {
 		hints:      newHints(),
 		reason:     "containerd was not asked yet",
 		containers: map[string]*container{},
+		told:       map[string]bool{},
 	}
 	e.client, e.clientErr = dial(cfg)
 	e.network = network.New(
@@ -176,7 +182,9 @@ func (e *Engine) Do(ctx context.Context, a engine.Attempt, action engine.Action)
 	defer cancel()
 	switch action.Step {
 	case engine.StepNamespaces:
-		return e.pins.Ensure(uid, namespace.Wanted{Network: !hostNetwork(a), Hostname: hostname(a)})
+		return e.pins.Ensure(uid, namespace.Wanted{
+			Network: !hostNetwork(a), Hostname: hostname(a), ShmSize: a.Wish.GetSpec().GetShmSizeBytes(),
+		})
 	case engine.StepNetwork:
 		return e.attach(ctx, uid, a)
 	case engine.StepCreate:
@@ -192,7 +200,7 @@ func (e *Engine) Do(ctx context.Context, a engine.Attempt, action engine.Action)
 	case engine.StepRelease:
 		return e.release(uid)
 	case engine.StepLogs:
-		return e.logs.Remove(uid)
+		return e.removeWritten(uid)
 	}
 	return fault.New(fault.Internal, "do step %s for sandbox %s: no such step", action.Step, uid)
 }
@@ -200,7 +208,7 @@ func (e *Engine) Do(ctx context.Context, a engine.Attempt, action engine.Action)
 // prepareImages checks that this node may run the sandbox at all, and makes its
 // images present.
 func (e *Engine) prepareImages(ctx context.Context, a engine.Attempt) error {
-	if err := e.permitted(a); err != nil {
+	if err := e.cfg.Rules.Check(a.Wish.GetUid(), a.Wish.GetSpec()); err != nil {
 		return err
 	}
 	seen := map[string]bool{}
@@ -222,24 +230,11 @@ func (e *Engine) prepareImages(ctx context.Context, a engine.Attempt) error {
 	return nil
 }
 
-// permitted says no to networks that this node does not give.
-func (e *Engine) permitted(a engine.Attempt) error {
-	switch {
-	case hostNetwork(a) && !e.cfg.AllowHostNetwork:
-		return fault.WithReason(fault.New(fault.Denied,
-			"sandbox %s asks for the node's own network: set allow_host_network in node.yaml to allow it", a.Wish.GetUid()), "HOST_NETWORK_DENIED")
-	case !hostNetwork(a) && e.cfg.Network.Disable:
-		return fault.WithReason(fault.New(fault.Invalid,
-			"sandbox %s asks for a network of its own: this node has none (network.disable in node.yaml)", a.Wish.GetUid()), "NO_SANDBOX_NETWORK")
-	}
-	return nil
-}
-
 func (e *Engine) attach(ctx context.Context, uid id.Sandbox, a engine.Attempt) error {
 	if hostNetwork(a) {
 		return nil
 	}
-	if err := e.permitted(a); err != nil {
+	if err := e.cfg.Rules.Check(a.Wish.GetUid(), a.Wish.GetSpec()); err != nil {
 		return err
 	}
 	_, err := e.network.Attach(ctx, uid)
@@ -271,8 +266,12 @@ func (e *Engine) prepare(ctx context.Context) error {
 	if err := tree.Ensure(e.group(engine.ShimGroup)); err != nil {
 		return err
 	}
+	able, err := e.lookAround(tree)
+	if err != nil {
+		return err
+	}
 	e.mu.Lock()
-	e.cgroups = tree
+	e.cgroups, e.abilities = tree, able
 	e.mu.Unlock()
 	if e.cfg.Network.Disable {
 		return nil

@@ -21,6 +21,7 @@ import (
 	"staddle.internal/services/sandboxhost/internal/cgroup"
 	"staddle.internal/services/sandboxhost/internal/engine"
 	"staddle.internal/services/sandboxhost/internal/engine/enginetest"
+	"staddle.internal/services/sandboxhost/internal/permit"
 	"staddle.internal/services/sandboxhost/internal/testimage"
 	"staddle.internal/services/sandboxhost/internal/testruntime"
 )
@@ -49,7 +50,8 @@ func newNode(t *testing.T) *node {
 	name := "sdt" + strconv.Itoa(syscall.Getpid()%100000) + "-" + strconv.Itoa(int(n))
 	cfg := Config{
 		Address: r.Address, Namespace: testruntime.Namespace, State: filepath.Join(r.Dir, "state"), Paths: config.Paths{Root: filepath.Join(r.Dir, "n")},
-		CgroupParent: r.Group(), LogMaxSize: 64 << 20, AllowHostNetwork: true,
+		CgroupParent: r.Group(), LogMaxSize: 64 << 20, Node: "node1",
+		Rules:   permit.Rules{HostNetwork: true, SandboxNetwork: true},
 		Network: config.Network{Bridge: name, Subnet: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 201, byte(n), 0}), 24)},
 	}
 	h := &node{Runtime: r, cfg: cfg, mine: map[id.Sandbox]bool{}}
@@ -131,7 +133,7 @@ func (n *node) removeOne(ctx context.Context, uid id.Sandbox) error {
 			return err
 		}
 	}
-	return errors.Join(n.engine.release(uid), n.engine.logs.Remove(uid))
+	return errors.Join(n.engine.release(uid), n.engine.removeWritten(uid))
 }
 
 func TestEngine_Conformance(t *testing.T) {

@@ -7,9 +7,11 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"staddle.internal/kit/id"
+	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
 	"staddle.internal/services/sandboxhost/internal/engine"
 )
 
@@ -31,22 +33,16 @@ func (e *Engine) writeFiles(uid id.Sandbox, a engine.Attempt) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("make files of sandbox %s: %w", uid, err)
 	}
-	var addr netip.Addr
-	if !hostNetwork(a) {
-		found, ok, err := e.network.Address(uid)
-		if err != nil {
-			return err
-		}
-		if ok {
-			addr = found
-		}
+	addr, err := e.address(uid, a)
+	if err != nil {
+		return err
 	}
 	resolv, err := resolvConf(hostNetwork(a), os.ReadFile)
 	if err != nil {
 		return fmt.Errorf("make files of sandbox %s: %w", uid, err)
 	}
 	contents := map[string][]byte{
-		"hosts":       hosts(hostname(a), addr),
+		"hosts":       hosts(hostname(a), addr, a.Wish.GetSpec().GetHosts()),
 		"hostname":    []byte(hostname(a) + "\n"),
 		"resolv.conf": resolv,
 	}
@@ -58,12 +54,47 @@ func (e *Engine) writeFiles(uid id.Sandbox, a engine.Attempt) error {
 	return nil
 }
 
-// hosts gives a sandbox's own name an address.
-func hosts(name string, addr netip.Addr) []byte {
+// address of a sandbox on the bridge; none with the node's own network.
+func (e *Engine) address(uid id.Sandbox, a engine.Attempt) (netip.Addr, error) {
+	if hostNetwork(a) {
+		return netip.Addr{}, nil
+	}
+	addr, ok, err := e.network.Address(uid)
+	if err != nil || !ok {
+		return netip.Addr{}, err
+	}
+	return addr, nil
+}
+
+// fields are what a sandbox knows of itself, for the environment of one container.
+func (e *Engine) fields(a engine.Attempt, c *container) (map[resourcev1.SandboxField]string, error) {
+	addr, err := e.address(c.uid, a)
+	if err != nil {
+		return nil, err
+	}
+	fields := map[resourcev1.SandboxField]string{
+		resourcev1.SandboxField_SANDBOX_FIELD_NAME:      a.Wish.GetName(),
+		resourcev1.SandboxField_SANDBOX_FIELD_UID:       string(c.uid),
+		resourcev1.SandboxField_SANDBOX_FIELD_NODE:      e.cfg.Node,
+		resourcev1.SandboxField_SANDBOX_FIELD_ATTEMPT:   strconv.FormatUint(a.Number, 10),
+		resourcev1.SandboxField_SANDBOX_FIELD_HOSTNAME:  hostname(a),
+		resourcev1.SandboxField_SANDBOX_FIELD_CONTAINER: c.note.GetContainer(),
+	}
+	if addr.IsValid() {
+		fields[resourcev1.SandboxField_SANDBOX_FIELD_ADDRESS] = addr.String()
+	}
+	return fields, nil
+}
+
+// hosts gives a sandbox's own name an address, and others what the spec says.
+func hosts(name string, addr netip.Addr, more []*resourcev1.HostEntry) []byte {
 	var b bytes.Buffer
 	b.WriteString("127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n")
 	if addr.IsValid() {
 		fmt.Fprintf(&b, "%s\t%s\n", addr, name)
+	}
+	for _, entry := range more {
+		fmt.Fprintf(&b, "%s\t%s\n", entry.GetAddress(), strings.Join(entry.GetNames(), " "))
 	}
 	return b.Bytes()
 }

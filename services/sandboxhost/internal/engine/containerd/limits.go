@@ -31,7 +31,7 @@ func (e *Engine) limit(ctx context.Context, a engine.Attempt, action engine.Acti
 	if c == nil {
 		return nil
 	}
-	wanted, err := typeurl.MarshalAnyToProto(newLimits(input{container: spec, limitSwap: e.cgroups.CanLimitSwap()}))
+	wanted, err := typeurl.MarshalAnyToProto(newLimits(input{container: spec, able: e.able()}))
 	if err != nil {
 		return fmt.Errorf("%s: %w", doing, err)
 	}
@@ -86,7 +86,7 @@ func newLimits(in input) *specs.LinuxResources {
 	}
 	if r.Memory.Limit == nil {
 		r.Memory.Limit = &none
-		if in.limitSwap && r.Memory.Swap == nil {
+		if in.able.limitSwap && r.Memory.Swap == nil {
 			r.Memory.Swap = &none
 		}
 	}
@@ -95,6 +95,9 @@ func newLimits(in input) *specs.LinuxResources {
 	}
 	if r.CPU.Quota == nil {
 		r.CPU.Quota = &none
+	}
+	if r.CPU.Shares == nil {
+		r.CPU.Shares = new(uint64(defaultShares))
 	}
 	return r
 }

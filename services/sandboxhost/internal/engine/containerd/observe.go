@@ -17,6 +17,7 @@ import (
 
 	"staddle.internal/kit/id"
 	"staddle.internal/services/sandboxhost/internal/engine"
+	"staddle.internal/services/sandboxhost/internal/namespace"
 )
 
 // Survivors lists every sandbox of which there is anything. See engine.Engine.
@@ -38,11 +39,15 @@ func (e *Engine) Survivors(ctx context.Context) ([]id.Sandbox, error) {
 	if err != nil {
 		return nil, err
 	}
+	scratch, err := namespace.List(e.scratchRoot())
+	if err != nil {
+		return nil, err
+	}
 	groups, err := e.cgroups.Children(e.group())
 	if err != nil {
 		return nil, err
 	}
-	for _, uid := range slices.Concat(folders, written, e.network.Sandboxes()) {
+	for _, uid := range slices.Concat(folders, written, scratch, e.network.Sandboxes()) {
 		found[uid] = true
 	}
 	for _, name := range groups {
@@ -104,7 +109,12 @@ func (e *Engine) observeRest(uid id.Sandbox, o *engine.Observed) error {
 		return statErr
 	}
 	o.Remains = statErr == nil || group || e.network.Holds(uid)
-	o.Logs, err = e.logs.Kept(uid)
+	output, err := e.logs.Kept(uid)
+	if err != nil {
+		return err
+	}
+	scratch, err := e.scratchKept(uid)
+	o.Logs = output || scratch
 	return err
 }
 

@@ -1,19 +1,27 @@
 package containerd
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
+	"net/netip"
 	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"testing/synctest"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/typeurl/v2"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"staddle.internal/kit/fault"
 	"staddle.internal/kit/id"
+	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
 	sandboxhostv1 "staddle.internal/proto/gen/staddle/sandboxhost/v1"
 )
 
@@ -108,6 +116,38 @@ func TestHints_LoseNothingAndWaitForNobody(t *testing.T) {
 		cancel()
 		synctest.Wait()
 	})
+}
+
+func TestHosts(t *testing.T) {
+	more := []*resourcev1.HostEntry{{Address: "10.1.2.3", Names: []string{"db", "db.lan"}}, {Address: "2001:db8::1", Names: []string{"six"}}}
+	got := string(hosts("web", netip.MustParseAddr("10.77.0.5"), more))
+	for _, line := range []string{"127.0.0.1\tlocalhost\n", "\n10.77.0.5\tweb\n", "\n10.1.2.3\tdb db.lan\n", "\n2001:db8::1\tsix\n"} {
+		if !strings.Contains(got, line) {
+			t.Errorf("got %q, want the line %q in it", got, line)
+		}
+	}
+}
+
+// A file appears with its mode, whatever the mask of the process, and again in
+// place of one that may not be written.
+func TestWriteConfig(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "files", "0")
+	for _, f := range []*resourcev1.ConfigFile{
+		{Mode: "0400", Content: &resourcev1.ConfigFile_Text{Text: "one"}}, {Content: &resourcev1.ConfigFile_Data{Data: []byte{0, 1}}}, {Mode: "666"},
+	} {
+		if err := writeConfig(path, f, specs.User{UID: 7, GID: 8}); err != nil {
+			t.Fatal(err)
+		}
+		var st unix.Stat_t
+		raw, err := os.ReadFile(path)
+		if err := errors.Join(err, unix.Stat(path, &st)); err != nil {
+			t.Fatal(err)
+		}
+		mode, content := cmp.Or(f.GetMode(), "444"), f.GetText()+string(f.GetData())
+		if got := fmt.Sprintf("%o", st.Mode&0o7777); got != strings.TrimPrefix(mode, "0") || string(raw) != content || st.Uid != 7 || st.Gid != 8 {
+			t.Errorf("got %q with mode %s of %d:%d, want %q with %s of 7:8", raw, got, st.Uid, st.Gid, content, mode)
+		}
+	}
 }
 
 func TestResolvConf(t *testing.T) {

@@ -3,6 +3,7 @@ package containerd
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"syscall"
 
@@ -13,6 +14,7 @@ import (
 
 	"staddle.internal/kit/fault"
 	"staddle.internal/kit/id"
+	"staddle.internal/services/sandboxhost/internal/bind"
 )
 
 // startedStates are those of a process that was started, whatever became of it.
@@ -68,6 +70,9 @@ func (e *Engine) remove(ctx context.Context, containerID string) error {
 			return unavailable("remove root filesystem of container "+containerID, err)
 		}
 	}
+	if err := e.displace(c); err != nil {
+		return err
+	}
 	if err := e.client.ContainerService().Delete(ctx, containerID); err != nil && !errdefs.IsNotFound(err) {
 		return unavailable("delete record of container "+containerID, err)
 	}
@@ -122,6 +127,11 @@ func (e *Engine) release(uid id.Sandbox) error {
 		return err
 	}
 	if err := e.network.Detach(uid); err != nil {
+		return err
+	}
+	// Of a container that was never made: nothing of the node may be mounted where
+	// the folder is removed.
+	if err := bind.Clear(filepath.Join(e.pins.Dir(uid), "binds")); err != nil {
 		return err
 	}
 	return e.pins.Release(uid)

@@ -3,11 +3,9 @@ package containerd
 import (
 	"context"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 
-	"github.com/containerd/containerd/v2/contrib/seccomp"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"staddle.internal/kit/fault"
@@ -20,69 +18,60 @@ import (
 const (
 	// groupAnnotation puts all containers with the same value into one shim.
 	groupAnnotation = "io.containerd.runc.v2.group"
-	// defaultPids bounds processes and threads where the spec does not.
-	defaultPids = 4096
-	// cpuPeriod is the time slice of the processor limit, in microseconds.
-	cpuPeriod = 100_000
 	// defaultPath is the PATH of an image that sets none.
 	defaultPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+	// terminalWidth and terminalHeight are the size of a terminal that nobody looks at.
+	terminalWidth, terminalHeight = 80, 24
 )
-
-// capabilities of a container: what software needs to change owners and users,
-// bind low ports and confine itself further. Compared with docker's set it lacks
-// MKNOD, NET_RAW, SETFCAP and AUDIT_WRITE.
-func capabilities() []string {
-	return []string{
-		"CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL", "CAP_NET_BIND_SERVICE",
-		"CAP_SETGID", "CAP_SETPCAP", "CAP_SETUID", "CAP_SYS_CHROOT",
-	}
-}
-
-// maskedPaths and readonlyPaths keep what belongs to the machine out of reach.
-func maskedPaths() []string {
-	return []string{
-		"/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats",
-		"/proc/sched_debug", "/proc/scsi", "/proc/timer_list", "/proc/timer_stats",
-		"/sys/devices/virtual/powercap", "/sys/firmware",
-	}
-}
-
-func readonlyPaths() []string {
-	return []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
-}
 
 // input is everything that the spec of one container is made from.
 type input struct {
 	id        string
 	group     string // its control group
 	shim      string // what its shim is shared by
+	sandbox   *resourcev1.SandboxSpec
 	container *resourcev1.ContainerSpec
 	config    image.Image
 	user      specs.User
+	fields    map[resourcev1.SandboxField]string // what the sandbox knows of itself
 	// paths of namespaces; net is empty with the node's own network.
 	net, ipc, uts string
-	shm, files    string // folders on the node
+	places        places // on the node
 	disks         map[string]string
-	limitSwap     bool
+	devices       []specs.LinuxDevice // that it asks for; all of the node if it is privileged
+	able          abilities
+}
+
+// places are where on the node lies what a container mounts.
+type places struct {
+	shm, etc string // shared by its sandbox: memory, and files of names
+	scratch  string // the folder of scratch volumes
+	files    string // the folder of its config files, by their number in the spec
+	binds    string // the folder of its host mounts, by their number in the spec
 }
 
 // spec gathers the input of a container's spec and makes it.
 func (e *Engine) spec(ctx context.Context, a engine.Attempt, c *container, spec *resourcev1.ContainerSpec, img image.Image) (*specs.Spec, error) {
-	name := spec.GetUser()
-	if name == "" {
-		name = img.Config.User
-	}
-	user, err := e.users.find(ctx, img, name)
+	user, err := e.userOf(ctx, spec, img)
 	if err != nil {
 		return nil, err
 	}
 	in := input{
-		id: c.id, group: c.group, shim: c.uid.Lower(), container: spec, config: img, user: user,
+		id: c.id, group: c.group, shim: c.uid.Lower(), sandbox: a.Wish.GetSpec(), container: spec, config: img, user: user,
 		ipc: e.pins.Path(c.uid, namespace.IPC), uts: e.pins.Path(c.uid, namespace.UTS),
-		shm: e.pins.Shm(c.uid), files: e.files(c.uid), disks: a.Disks, limitSwap: e.cgroups.CanLimitSwap(),
+		places: e.places(c), disks: a.Disks, able: e.able(),
 	}
 	if !hostNetwork(a) {
 		in.net = e.pins.Path(c.uid, namespace.Net)
+	}
+	if in.fields, err = e.fields(a, c); err != nil {
+		return nil, err
+	}
+	if in.devices, err = devicesOf(c.id, spec.GetSecurity()); err != nil {
+		return nil, err
+	}
+	for _, what := range in.lacks() {
+		e.tellOnce(what)
 	}
 	return build(in)
 }
@@ -97,36 +86,32 @@ func build(in input) (*specs.Spec, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := in.checkUser(); err != nil {
+		return nil, err
+	}
 	s := &specs.Spec{
 		Version:     specs.Version,
-		Root:        &specs.Root{Path: "rootfs"},
+		Root:        &specs.Root{Path: "rootfs", Readonly: in.readOnlyRoot()},
 		Annotations: map[string]string{groupAnnotation: in.shim},
 		Mounts:      mounts,
 		Process: &specs.Process{
-			Args: args, Env: environment(in), Cwd: workingDir(in), User: in.user,
-			NoNewPrivileges: true,
-			Capabilities: &specs.LinuxCapabilities{
-				Bounding: capabilities(), Permitted: capabilities(), Effective: capabilities(),
-			},
+			Args: args, Env: environment(in), Cwd: workingDir(in), User: in.user, Terminal: in.container.GetTty(),
+			Rlimits: rlimits(in), OOMScoreAdj: oomScore(in),
 		},
 		Linux: &specs.Linux{
-			CgroupsPath:   in.group,
-			Namespaces:    namespaces(in),
-			Resources:     resources(in),
-			MaskedPaths:   maskedPaths(),
-			ReadonlyPaths: readonlyPaths(),
+			CgroupsPath: in.group,
+			Namespaces:  namespaces(in),
+			Resources:   resources(in),
+			Devices:     in.devices,
+			Sysctl:      sysctls(in),
 		},
 	}
-	// Last, for the profile depends on the capabilities. Calls of other
-	// architectures are refused: filtering them too costs a third of the start.
-	s.Linux.Seccomp = seccomp.DefaultProfile(s)
-	if native, ok := nativeArch[runtime.GOARCH]; ok {
-		s.Linux.Seccomp.Architectures = []specs.Arch{native}
+	if s.Process.Terminal {
+		s.Process.ConsoleSize = &specs.Box{Width: terminalWidth, Height: terminalHeight}
 	}
+	confine(s, in)
 	return s, nil
 }
-
-var nativeArch = map[string]specs.Arch{"amd64": specs.ArchX86_64, "arm64": specs.ArchAARCH64, "riscv64": specs.ArchRISCV64}
 
 // arguments: command replaces the image's entrypoint and drops its arguments;
 // args replace the image's arguments.
@@ -162,8 +147,15 @@ func environment(in input) []string {
 	if !slices.ContainsFunc(env, func(e string) bool { return strings.HasPrefix(e, "PATH=") }) {
 		set(defaultPath)
 	}
+	if in.container.GetTty() && !slices.ContainsFunc(env, func(e string) bool { return strings.HasPrefix(e, "TERM=") }) {
+		set("TERM=xterm")
+	}
 	for _, v := range in.container.GetEnv() {
-		set(v.GetName() + "=" + v.GetValue())
+		value := v.GetValue()
+		if from := v.GetFrom(); from != resourcev1.SandboxField_SANDBOX_FIELD_UNSPECIFIED {
+			value = in.fields[from]
+		}
+		set(v.GetName() + "=" + value)
 	}
 	return env
 }
@@ -189,32 +181,4 @@ func namespaces(in input) []specs.LinuxNamespace {
 		list = append(list, specs.LinuxNamespace{Type: specs.NetworkNamespace, Path: in.net})
 	}
 	return list
-}
-
-func resources(in input) *specs.LinuxResources {
-	limits := in.container.GetLimits()
-	pids := int64(defaultPids)
-	if limits != nil && limits.PidsLimit != nil {
-		pids = limits.GetPidsLimit()
-	}
-	r := &specs.LinuxResources{
-		Pids:    &specs.LinuxPids{Limit: &pids},
-		Devices: []specs.LinuxDeviceCgroup{{Allow: false, Access: "rwm"}},
-	}
-	if limits == nil {
-		return r
-	}
-	if limits.MemoryLimitBytes != nil {
-		memory := limits.GetMemoryLimitBytes()
-		r.Memory = &specs.LinuxMemory{Limit: &memory}
-		if in.limitSwap { // no swap beyond the limit
-			r.Memory.Swap = &memory
-		}
-	}
-	if limits.CpuLimitMillicores != nil {
-		const thousandths = 1000
-		quota, period := limits.GetCpuLimitMillicores()*cpuPeriod/thousandths, uint64(cpuPeriod)
-		r.CPU = &specs.LinuxCPU{Quota: &quota, Period: &period}
-	}
-	return r
 }

@@ -37,8 +37,13 @@ func sample() input {
 			Entrypoint: []string{"/bin/web"}, Cmd: []string{"help"}, Env: []string{"LANG=de", "MODE=image"}, WorkingDir: "/srv",
 		}},
 		user: specs.User{UID: 1000, GID: 1000, AdditionalGids: []uint32{2000}},
-		net:  "/run/ns/net", ipc: "/run/ns/ipc", uts: "/run/ns/uts", shm: "/run/shm", files: "/run/etc",
-		disks: map[string]string{"data": "/var/disks/data", "seed": "/var/disks/seed"}, limitSwap: true,
+		net:  "/run/ns/net", ipc: "/run/ns/ipc", uts: "/run/ns/uts",
+		places: places{shm: "/run/shm", etc: "/run/etc", scratch: "/var/scratch", files: "/run/files", binds: "/run/binds"},
+		disks:  map[string]string{"data": "/var/disks/data", "seed": "/var/disks/seed"},
+		able: abilities{
+			limitSwap: true, weighIO: true, raise: true, hard: map[string]uint64{"nofile": 20000},
+			capabilities: []string{"CAP_CHOWN", "CAP_SYS_ADMIN"},
+		},
 	}
 }
 

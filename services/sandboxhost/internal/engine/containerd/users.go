@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -23,6 +24,7 @@ import (
 	"staddle.internal/kit/fault"
 	"staddle.internal/kit/id"
 	"staddle.internal/kit/logging"
+	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
 	"staddle.internal/services/sandboxhost/internal/image"
 )
 
@@ -57,18 +59,37 @@ type users struct {
 
 func newUsers(e *Engine) *users { return &users{e: e, known: map[string]accounts{}} }
 
-// find turns "uid", "uid:gid", "name" or "name:group" into numbers, with the
-// further groups of the user. Empty is the superuser. It returns fault.Invalid if
-// the image has no such user.
-func (u *users) find(ctx context.Context, img image.Image, name string) (specs.User, error) {
-	a, err := u.accounts(ctx, img)
+// userOf is the user that a container runs as, the image's unless the spec names
+// one, with all groups.
+func (e *Engine) userOf(ctx context.Context, spec *resourcev1.ContainerSpec, img image.Image) (specs.User, error) {
+	name := spec.GetUser()
+	if name == "" {
+		name = img.Config.User
+	}
+	a, err := e.users.accounts(ctx, img)
 	if err != nil {
 		return specs.User{}, err
 	}
-	return resolve(a, name, img.Name)
+	found, err := resolve(a, name, img.Name)
+	if err != nil {
+		return specs.User{}, err
+	}
+	more, err := user.GetAdditionalGroups(spec.GetGroups(), bytes.NewReader(a.group))
+	if err != nil {
+		return specs.User{}, fault.WithReason(fault.New(fault.Invalid, "find groups %v in image %s: %w", spec.GetGroups(), img.Name, err), "NO_SUCH_GROUP")
+	}
+	for _, gid := range more {
+		if !slices.Contains(found.AdditionalGids, uint32(gid)) {
+			found.AdditionalGids = append(found.AdditionalGids, uint32(gid))
+		}
+	}
+	slices.Sort(found.AdditionalGids)
+	return found, nil
 }
 
-// resolve looks a user up.
+// resolve turns "uid", "uid:gid", "name" or "name:group" into numbers, with the
+// further groups of the user. Empty is the superuser. It returns fault.Invalid if
+// the image has no such user.
 func resolve(a accounts, name, imageName string) (specs.User, error) {
 	found, err := user.GetExecUser(name, &user.ExecUser{Home: "/"}, bytes.NewReader(a.passwd), bytes.NewReader(a.group))
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"staddle.internal/kit/fault"
+	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
 	"staddle.internal/services/sandboxhost/internal/engine"
 )
 
@@ -247,4 +248,22 @@ func testApart(t *testing.T, b *bench) {
 		t.Errorf("got %+v, want the other untouched", c)
 	}
 	b.clear(two)
+}
+
+func testWrittenLivesOn(t *testing.T, b *bench) {
+	a := b.attempt(b.f.Sleep)
+	a.Wish.Spec.ScratchVolumes = []*resourcev1.ScratchVolume{{Name: "work"}}
+	a.Wish.Spec.Containers[0].Scratch = []*resourcev1.ScratchMount{{Volume: "work", Path: "/work"}}
+	b.run(a)
+	b.signal(a, "a", syscall.SIGKILL)
+	b.awaitExit(a, "a")
+	b.must(a, engine.Action{Step: engine.StepDelete, ContainerID: containerID(a, "a")})
+	b.must(a, engine.Action{Step: engine.StepRelease})
+	if o := b.observe(a); !o.Empty() || !o.Logs || !b.survives(a) {
+		t.Errorf("given back, got %+v, want nothing but what it wrote", o)
+	}
+	b.e = b.c.Restart(t, func() {})
+	a.Number = 2
+	b.run(a)
+	b.clear(a)
 }

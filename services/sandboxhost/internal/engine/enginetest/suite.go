@@ -72,6 +72,7 @@ func Run(t *testing.T, f Fixture, newControl func(t *testing.T) *Control) {
 		"stop signal":                        testStopSignal,
 		"commands beside a container":        testCommands,
 		"pre-stop command":                   testPreStop,
+		"what is written lives on":           testWrittenLivesOn,
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -5,6 +5,7 @@ package main
 import (
 	"bufio"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -13,6 +14,7 @@ import (
 	"strings"
 	"syscall"
 	"time"
+	"unsafe"
 )
 
 func main() {
@@ -40,6 +42,15 @@ func main() {
 		wait(syscall.SIGTERM)
 	case "family": // ends by force only, and so do its children
 		family(arg)
+	case "do": // OPERATION:PATH..., then wait
+		for _, operation := range os.Args[2:] {
+			do(operation)
+		}
+		fmt.Println("end")
+		wait(syscall.SIGTERM)
+	case "read": // all of standard input
+		n, err := io.Copy(io.Discard, os.Stdin)
+		fmt.Println("input:", n, err)
 	case "eat": // memory until it is killed
 		eat()
 	case "connect": // to an address, then the end
@@ -94,7 +105,9 @@ func show() {
 	for _, e := range os.Environ() {
 		fmt.Println("env:" + e)
 	}
-	for _, file := range []string{"/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/proc/self/status", "/proc/self/cgroup"} {
+	for _, file := range []string{
+		"/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/proc/self/status", "/proc/self/cgroup", "/proc/self/limits", "/proc/self/oom_score_adj",
+	} {
 		raw, err := os.ReadFile(file)
 		check(err)
 		for line := range strings.Lines(string(raw)) {
@@ -131,6 +144,57 @@ func family(member string) {
 		check(child.Start())
 	}
 	wait(syscall.SIGUSR1)
+}
+
+// do tries one thing and says in one line how it went.
+func do(operation string) {
+	name, path, _ := strings.Cut(operation, ":")
+	var said string
+	var err error
+	switch name {
+	case "read":
+		var raw []byte
+		raw, err = os.ReadFile(path)
+		said = strconv.Quote(string(raw))
+	case "write":
+		err = os.WriteFile(path, []byte("written"), 0o644)
+	case "list":
+		var entries []os.DirEntry
+		entries, err = os.ReadDir(path)
+		for _, e := range entries {
+			said += e.Name() + " "
+		}
+	case "stat":
+		var st syscall.Stat_t
+		err = syscall.Stat(path, &st)
+		said = fmt.Sprintf("mode=%o uid=%d gid=%d", st.Mode&0o7777, st.Uid, st.Gid)
+	case "size":
+		var st syscall.Statfs_t
+		err = syscall.Statfs(path, &st)
+		said = fmt.Sprint(int64(st.Blocks) * st.Bsize)
+	case "terminal":
+		var size [8]byte
+		_, _, errno := syscall.Syscall(syscall.SYS_IOCTL, 1, syscall.TIOCGWINSZ, uintptr(unsafe.Pointer(&size)))
+		said = fmt.Sprint(errno == 0)
+	case "unshare": // what seccomp refuses without a capability
+		err = syscall.Unshare(syscall.CLONE_NEWUSER)
+	case "run":
+		var out []byte
+		out, err = exec.Command(os.Args[0], "exit", "0").CombinedOutput()
+		if path != "" {
+			out, err = exec.Command(path, "exit", "0").CombinedOutput()
+		}
+		said = string(out)
+	case "copy": // the program itself to path
+		var raw []byte
+		if raw, err = os.ReadFile(os.Args[0]); err == nil {
+			err = os.WriteFile(path, raw, 0o755)
+		}
+	}
+	if err != nil {
+		said = "error " + err.Error()
+	}
+	fmt.Printf("%s=%s\n", operation, said)
 }
 
 func eat() {

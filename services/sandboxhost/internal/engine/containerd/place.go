@@ -1,0 +1,174 @@
+package containerd
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"staddle.internal/kit/fault"
+	"staddle.internal/kit/id"
+	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
+	"staddle.internal/services/sandboxhost/internal/bind"
+)
+
+// What a container mounts and we make lies in the folder of its sandbox that goes
+// with the boot, below the id of the container; scratch volumes lie with what lasts.
+
+func (e *Engine) places(c *container) places {
+	dir := e.pins.Dir(c.uid)
+	return places{
+		shm: e.pins.Shm(c.uid), etc: e.files(c.uid), scratch: e.scratch(c.uid),
+		files: filepath.Join(dir, "files", c.id), binds: filepath.Join(dir, "binds", c.id),
+	}
+}
+
+// stdin is the pipe of a container whose standard input is kept open.
+func (e *Engine) stdin(c *container) string { return filepath.Join(e.pins.Dir(c.uid), "stdin", c.id) }
+
+// scratchRoot is the folder of the scratch volumes of all sandboxes, and scratch of
+// those of one.
+func (e *Engine) scratchRoot() string { return filepath.Join(e.cfg.Paths.Var(process), "scratch") }
+
+func (e *Engine) scratch(uid id.Sandbox) string { return filepath.Join(e.scratchRoot(), uid.Lower()) }
+
+// place makes what a container mounts. What an earlier try left is made anew, but
+// for scratch volumes, which stay as they are.
+func (e *Engine) place(c *container, spec *resourcev1.ContainerSpec, user specs.User) error {
+	p := e.places(c)
+	for _, m := range spec.GetScratch() {
+		if err := makeScratch(filepath.Join(p.scratch, m.GetVolume())); err != nil {
+			return fmt.Errorf("make scratch volume %s of sandbox %s: %w", m.GetVolume(), c.uid, err)
+		}
+	}
+	for i, f := range spec.GetFiles() {
+		if err := writeConfig(filepath.Join(p.files, strconv.Itoa(i)), f, user); err != nil {
+			return fmt.Errorf("write %s of container %s: %w", f.GetPath(), c.id, err)
+		}
+	}
+	for i, m := range spec.GetHostMounts() {
+		root, ok := e.cfg.Rules.HostRoot(m.GetHostPath())
+		if !ok { // node.yaml was changed meanwhile
+			return fault.WithReason(fault.New(fault.Denied, "mount %s for container %s: allow_host_paths in node.yaml does not list it",
+				m.GetHostPath(), c.id), "HOST_PATH_NOT_ALLOWED")
+		}
+		if err := bind.Mount(root, m.GetHostPath(), filepath.Join(p.binds, strconv.Itoa(i))); err != nil {
+			return fmt.Errorf("create container %s: %w", c.id, err)
+		}
+	}
+	if spec.GetStdin() {
+		return e.makeStdin(c)
+	}
+	return nil
+}
+
+// displace undoes place, but for scratch volumes.
+func (e *Engine) displace(c *container) error {
+	p := e.places(c)
+	err := errors.Join(bind.Clear(p.binds), os.RemoveAll(p.files), ignoreMissing(os.Remove(e.stdin(c))))
+	if err != nil {
+		return fmt.Errorf("remove mounts of container %s: %w", c.id, err)
+	}
+	return nil
+}
+
+// makeScratch makes an empty folder that every user may write to. It appears whole
+// or not at all, for what is there is never touched again.
+func makeScratch(path string) error {
+	if _, err := os.Lstat(path); err == nil {
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return err
+	}
+	temp := path + ".new" // no name of a volume has a dot
+	if err := os.Mkdir(temp, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	const everybody = 0o777
+	if err := os.Chmod(temp, everybody); err != nil {
+		return err
+	}
+	if err := os.Lchown(temp, 0, 0); err != nil {
+		return err
+	}
+	return os.Rename(temp, path)
+}
+
+// writeConfig writes a file for the user of a container.
+func writeConfig(path string, f *resourcev1.ConfigFile, user specs.User) error {
+	mode := uint64(0o444)
+	if f.GetMode() != "" {
+		var err error
+		if mode, err = strconv.ParseUint(f.GetMode(), 8, 12); err != nil {
+			return fault.New(fault.Invalid, "read mode %q: %w", f.GetMode(), err)
+		}
+	}
+	content := f.GetData()
+	if len(content) == 0 {
+		content = []byte(f.GetText())
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return err
+	}
+	if err := ignoreMissing(os.Remove(path)); err != nil {
+		return err
+	}
+	if err := os.WriteFile(path, content, 0o600); err != nil {
+		return err
+	}
+	if err := os.Chmod(path, os.FileMode(mode)); err != nil { // the process's mask does not count
+		return err
+	}
+	return os.Lchown(path, int(user.UID), int(user.GID))
+}
+
+// makeStdin makes the pipe that the shim reads standard input from. The shim holds
+// both of its ends, so that it is open, and empty, until somebody writes to it.
+func (e *Engine) makeStdin(c *container) error {
+	path := e.stdin(c)
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return fmt.Errorf("make standard input of container %s: %w", c.id, err)
+	}
+	if err := ignoreMissing(os.Remove(path)); err != nil {
+		return fmt.Errorf("make standard input of container %s: %w", c.id, err)
+	}
+	if err := unix.Mkfifo(path, 0o600); err != nil {
+		return fmt.Errorf("make standard input of container %s: %w", c.id, err)
+	}
+	return nil
+}
+
+// scratchKept says whether a sandbox has scratch volumes.
+func (e *Engine) scratchKept(uid id.Sandbox) (bool, error) {
+	_, err := os.Lstat(e.scratch(uid))
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("look for scratch volumes of sandbox %s: %w", uid, err)
+	}
+	return true, nil
+}
+
+// removeWritten removes all that a sandbox wrote: output and scratch volumes.
+func (e *Engine) removeWritten(uid id.Sandbox) error {
+	if err := e.logs.Remove(uid); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(e.scratch(uid)); err != nil {
+		return fmt.Errorf("remove scratch volumes of sandbox %s: %w", uid, err)
+	}
+	return nil
+}
+
+func ignoreMissing(err error) error {
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return err
+}

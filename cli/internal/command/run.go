@@ -32,6 +32,10 @@ type runOptions struct {
 	stopSignal       string
 	grace            time.Duration
 	detach, remove   bool
+	mounts           mountOptions
+	limits           limitOptions
+	inside           insideOptions
+	security         securityOptions
 }
 
 func (a *app) runCommand() *cobra.Command {
@@ -48,7 +52,8 @@ the command ends when the sandbox runs.
 What follows "--" takes the place of the image's own arguments, one by one, as
 given: no shell reads it.`,
 		Example: `  staddle run --rm registry.example/tool:1 -- --verbose "two words"
-  staddle run -d --name web --memory 64MiB registry.example/web:1`,
+  staddle run -d --name web --memory 64MiB registry.example/web:1
+  staddle run -d --security restricted --user 1000 --tmpfs /tmp --config-file web.conf:/etc/web.conf registry.example/web:1`,
 		Args: args(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, given []string) error {
 			o.image = given[0]
@@ -82,10 +87,17 @@ func runFlags(c *cobra.Command, o *runOptions) {
 	f.StringVar(&o.stopSignal, "stop-signal", "", "`SIGNAL` that asks it to end, like SIGQUIT (default: the image's, else SIGTERM)")
 	f.StringArrayVarP(&o.labels, "label", "l", nil, "label of the record, as `KEY=VALUE`")
 	f.StringArrayVar(&o.disks, "disk", nil, "disk to mount, as `NAME:/PATH[:ro]`")
+	mountFlags(f, &o.mounts)
+	limitFlags(f, &o.limits)
+	insideFlags(f, &o.inside)
+	securityFlags(f, &o.security)
 	f.BoolVarP(&o.detach, "detach", "d", false, "end when the sandbox runs, and leave it running")
 	f.BoolVar(&o.remove, "rm", false, "remove the sandbox when it has ended")
 	f.Lookup("grace").DefValue = "0s" // the help text shows none then: -1 only means that it is not given
-	completeFlags(c, map[string][]cobra.Completion{"network": {"sandbox", "host"}, "restart": {"always", "on-failure", "never"}})
+	completeFlags(c, map[string][]cobra.Completion{
+		"network": {"sandbox", "host"}, "restart": {"always", "on-failure", "never"}, "security": {"default", "restricted"},
+		"seccomp": {"default", "unconfined"}, "apparmor": {"default", "unconfined"},
+	}, "config-file", "device", "host-path")
 }
 
 func (a *app) run(ctx context.Context, o runOptions) error {

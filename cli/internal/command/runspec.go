@@ -47,6 +47,11 @@ func specOf(o runOptions) (*resourcev1.SandboxSpec, error) {
 	spec := &resourcev1.SandboxSpec{
 		Desired: resourcev1.DesiredState_DESIRED_STATE_RUNNING, Containers: []*resourcev1.ContainerSpec{c},
 	}
+	for _, add := range []func(*resourcev1.SandboxSpec, *resourcev1.ContainerSpec) error{o.mounts.add, o.limits.add, o.inside.add, o.security.add} {
+		if err := add(spec, c); err != nil {
+			return nil, err
+		}
+	}
 	if o.grace >= 0 {
 		spec.TerminationGracePeriod = durationpb.New(o.grace)
 	}

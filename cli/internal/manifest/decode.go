@@ -1,6 +1,7 @@
 package manifest
 
 import (
+	"encoding/base64"
 	"fmt"
 	"iter"
 	"math"
@@ -80,6 +81,10 @@ func (d *decoder) message(n *yaml.Node, m protoreflect.Message, key string, dept
 			continue
 		}
 		d.lines[join(key, name)] = p.key.Line
+		if one := f.ContainingOneof(); one != nil && !one.IsSynthetic() && m.WhichOneof(one) != nil {
+			d.add(p.key.Line, join(key, name), fmt.Sprintf("there is %s already", m.WhichOneof(one).Name()), "write one of the two")
+			continue
+		}
 		d.field(p.value, m, f, join(key, name), depth+1)
 	}
 }
@@ -205,6 +210,12 @@ func (d *decoder) scalar(n *yaml.Node, f protoreflect.FieldDescriptor, key strin
 			return protoreflect.ValueOfString(n.Value), true
 		}
 		d.mismatch(n, key, "a text", "it in quotes")
+	case protoreflect.BytesKind:
+		raw, err := base64.StdEncoding.DecodeString(n.Value)
+		if err == nil && (n.Tag == "!!str" || n.Tag == "!!binary") {
+			return protoreflect.ValueOfBytes(raw), true
+		}
+		d.mismatch(n, key, "bytes", "them in base64, in quotes")
 	case protoreflect.BoolKind:
 		if n.Tag == "!!bool" {
 			return protoreflect.ValueOfBool(strings.EqualFold(n.Value, "true")), true

@@ -2,31 +2,76 @@ package manifest_test
 
 import (
 	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
-	"buf.build/go/protovalidate"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
 
 	"staddle.internal/cli/internal/manifest"
 )
 
-// The example of the guide is a record as it is.
-func TestRead_TakesTheGuide(t *testing.T) {
-	const page = "../../../docs/guide/life.md"
-	raw, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
+var yamlBlock = regexp.MustCompile("(?m)^```yaml\n((?:[^`].*\n|\n)+)```$")
+
+// The guide shows every key of a sandbox's spec, in documents that can be applied as
+// they stand.
+func TestGuide_ShowsEveryKeyOfASandbox(t *testing.T) {
+	shown := map[protoreflect.FullName]bool{}
+	for _, page := range []string{"sandboxes.md", "life.md"} {
+		raw, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "guide", page))
+		if err != nil {
+			t.Fatal(err)
+		}
+		blocks := yamlBlock.FindAllStringSubmatch(string(raw), -1)
+		if len(blocks) == 0 {
+			t.Errorf("%s has no document", page)
+		}
+		for _, block := range blocks {
+			docs, err := manifest.Read(page, strings.NewReader(block[1]))
+			if err != nil {
+				t.Errorf("%v in:\n%s", err, block[1])
+			}
+			for _, d := range docs {
+				note(d.Record.GetSandbox().GetSpec().ProtoReflect(), shown)
+			}
+		}
 	}
-	_, example, found := strings.Cut(string(raw), "```yaml\n")
-	example, _, ended := strings.Cut(example, "```")
-	if !found || !ended {
-		t.Fatalf("%s has no example", page)
+	for _, name := range fieldsOf((&resourcev1.SandboxSpec{}).ProtoReflect().Descriptor()) {
+		if !shown[name] {
+			t.Errorf("neither docs/guide/sandboxes.md nor life.md has an example with %s: write one", name)
+		}
 	}
-	docs, err := manifest.Read(page, strings.NewReader(example))
-	if err != nil || len(docs) != 1 {
-		t.Fatalf("got %d records, %v", len(docs), err)
+}
+
+// note marks every field that is set in a message and below it.
+func note(m protoreflect.Message, shown map[protoreflect.FullName]bool) {
+	m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		shown[f.FullName()] = true
+		switch {
+		case f.IsMap() || f.Message() == nil:
+		case f.IsList():
+			for i := range v.List().Len() {
+				note(v.List().Get(i).Message(), shown)
+			}
+		default:
+			note(v.Message(), shown)
+		}
+		return true
+	})
+}
+
+// fieldsOf lists the fields of a message of ours and of those in it.
+func fieldsOf(d protoreflect.MessageDescriptor) []protoreflect.FullName {
+	var all []protoreflect.FullName
+	for i := range d.Fields().Len() {
+		f := d.Fields().Get(i)
+		all = append(all, f.FullName())
+		if !f.IsMap() && f.Message() != nil && strings.HasPrefix(string(f.Message().FullName()), "staddle.") {
+			all = append(all, fieldsOf(f.Message())...)
+		}
 	}
-	if err := protovalidate.Validate(docs[0].Record.GetSandbox().GetSpec()); err != nil {
-		t.Error(err)
-	}
+	return all
 }

@@ -2,6 +2,7 @@ package manifest_test
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -25,17 +26,39 @@ spec:
     image: img
     command: [/bin/sh, -c]
     args: ["a b", ""]
-    env: [{name: A, value: "1"}]
+    env: [{name: A, value: "1"}, {name: B, from: uid}]
     working_dir: /srv
     user: "1000:1000"
-    limits: {memory_limit_bytes: 64MiB, cpu_limit_millicores: 500, pids_limit: "10"}
+    limits: {memory_limit_bytes: 64MiB, cpu_limit_millicores: 500, pids_limit: "10", cpu_shares: 512, swap_limit_bytes: 16MiB, io_weight: 300}
     disks: [{disk: data, path: /data, read_only: true}]
+    tmpfs: [{path: /tmp, size_limit_bytes: 8MiB, mode: "0700", executable: true}]
+    files: [{path: /etc/a, text: "a = 1\n", mode: "0400"}, {path: /etc/b, data: AAE=}]
+    scratch: [{volume: work, path: /work, read_only: true}]
+    host_mounts: [{host_path: /srv/a, path: /a, read_only: true}]
+    ulimits: [{name: nofile, soft: 100, hard: 200}]
+    oom_score_adjust: -5
+    security:
+      profile: default
+      add_capabilities: [NET_RAW]
+      drop_capabilities: [ALL]
+      read_only_root: true
+      run_as_non_root: true
+      seccomp: unconfined
+      apparmor: default
+      devices: [{path: /dev/fuse, read_only: true}]
+    groups: ["2000", more]
+    tty: true
+    stdin: true
   network: NETWORK_MODE_HOST
   restart_policy: on-failure
   termination_grace_period: 1m30s
   hostname: web
   disconnect: {stop_after: 1h}
   node_selector: {zone: a}
+  hosts: [{address: 10.1.2.3, names: [db]}]
+  scratch_volumes: [{name: work}]
+  shm_size_bytes: 128MiB
+  sysctls: [{name: net.core.somaxconn, value: "77"}]
 `
 
 func TestRead_TakesEveryKeyAndPrintsItBack(t *testing.T) {
@@ -120,5 +143,44 @@ func TestRead_Refuses(t *testing.T) {
 				t.Errorf("%q is missing in %q", tt.want, err)
 			}
 		})
+	}
+}
+
+func TestRead_RefusesTwoContentsOfOneFile(t *testing.T) {
+	doc := "kind: Sandbox\nname: web\nspec:\n  containers:\n  - {name: main, image: img, files: [{path: /a, %s}]}\n"
+	for content, want := range map[string]string{
+		`text: a, data: AAE=`: "there is text already", `data: "!"`: "in base64", `mode: 0400`: "in quotes", `mode: "0999"`: "mode",
+	} {
+		_, err := manifest.Read("f.yaml", strings.NewReader(fmt.Sprintf(doc, content)))
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v, want it to say %q", content, err, want)
+		}
+	}
+}
+
+// What the rules of the contract refuse across fields is refused in a document.
+func TestRead_RefusesWhatDoesNotFitTogether(t *testing.T) {
+	tests := map[string]string{
+		"two mounts at one path":           "tmpfs: [{path: /a}], files: [{path: /a}]",
+		"a mount in /proc":                 "tmpfs: [{path: /proc/x}]",
+		"a way up":                         "tmpfs: [{path: /a/../b}]",
+		"an unknown scratch volume":        "scratch: [{volume: none, path: /a}]",
+		"restricted with a capability":     "security: {profile: restricted, add_capabilities: [NET_RAW]}",
+		"restricted and privileged":        "security: {profile: restricted, privileged: true}",
+		"all capabilities added":           "security: {add_capabilities: [ALL]}",
+		"swap without memory":              "limits: {swap_limit_bytes: 1MiB}",
+		"soft above hard":                  "ulimits: [{name: nofile, soft: 5, hard: 4}]",
+		"no soft limit below a hard one":   "ulimits: [{name: nofile, soft: -1, hard: 4}]",
+		"an unknown ulimit":                "ulimits: [{name: files, soft: 5}]",
+		"a ulimit twice":                   "ulimits: [{name: core, soft: 5}, {name: core, soft: 6}]",
+		"a variable with two sources":      "env: [{name: A, value: x, from: uid}]",
+		"a device that is none":            "security: {devices: [{path: /etc/passwd}]}",
+		"a path of the node with a way up": "host_mounts: [{host_path: /srv/../etc, path: /a}]",
+	}
+	for name, content := range tests {
+		doc := "kind: Sandbox\nname: web\nspec:\n  containers:\n  - {name: main, image: img, " + content + "}\n"
+		if _, err := manifest.Read("f.yaml", strings.NewReader(doc)); err == nil {
+			t.Errorf("%s is taken", name)
+		}
 	}
 }

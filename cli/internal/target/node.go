@@ -126,6 +126,9 @@ func explainEnsure(name string, err error) error {
 		return exit.Try(wrapped, "another --name, or staddle rm %s", name)
 	case "HOST_NETWORK_NOT_ALLOWED":
 		return exit.Try(wrapped, "allow_host_network: true in the node's node.yaml, or --network sandbox")
+	case "HOST_PATH_NOT_ALLOWED", "DEVICE_NOT_ALLOWED", "CAPABILITY_NOT_ALLOWED", "SYSCTL_NOT_ALLOWED", "PRIVILEGED_NOT_ALLOWED",
+		"UNCONFINED_NOT_ALLOWED", "OOM_SCORE_NOT_ALLOWED":
+		return exit.Try(wrapped, "the key that it names in the node's node.yaml, then staddle component restart sandboxhost")
 	}
 	return wrapped
 }

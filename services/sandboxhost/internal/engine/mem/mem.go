@@ -97,7 +97,7 @@ func (e *Engine) Survivors(context.Context) ([]id.Sandbox, error) {
 	}
 	var uids []id.Sandbox
 	for uid, s := range e.sandboxes {
-		if !s.observe(uid).Empty() {
+		if o := s.observe(uid); !o.Empty() || o.Logs {
 			uids = append(uids, uid)
 		}
 	}

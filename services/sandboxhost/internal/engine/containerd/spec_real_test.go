@@ -47,11 +47,11 @@ func TestEngine_MountsOfEveryKind(t *testing.T) {
 	must(t, os.WriteFile(filepath.Join(allowed, "file"), []byte("of the node"), 0o644))
 	n.engine.cfg.Rules.HostPaths = []string{allowed}
 	one := trying("read:/etc/app/conf", "stat:/etc/app/conf", "write:/etc/app/conf", "stat:/mem", "size:/mem", "write:/mem/x", "copy:/mem/prog", "run:/mem/prog",
-		"write:/work/x", "stat:/work", "read:/host/file", "write:/host/new", "write:/readonly/new", "size:/dev/shm", "read:/etc/hosts")
+		"write:/scratch/x", "stat:/scratch", "read:/host/file", "write:/host/new", "write:/readonly/new", "size:/dev/shm", "read:/etc/hosts")
 	one.User = "app"
 	one.Tmpfs = []*resourcev1.TmpfsMount{{Path: "/mem", SizeLimitBytes: new(int64(8 << 20)), Mode: "0777"}}
 	one.Files = []*resourcev1.ConfigFile{{Path: "/etc/app/conf", Content: &resourcev1.ConfigFile_Text{Text: "a = 1\n"}, Mode: "0400"}}
-	one.Scratch = []*resourcev1.ScratchMount{{Volume: "work", Path: "/work"}}
+	one.Scratch = []*resourcev1.ScratchMount{{Volume: "work", Path: "/scratch"}}
 	one.HostMounts = []*resourcev1.HostMount{{HostPath: allowed, Path: "/host"}, {HostPath: allowed, Path: "/readonly", ReadOnly: true}}
 	must(t, os.Chmod(allowed, 0o777))
 	other := prog("sleep")
@@ -64,11 +64,11 @@ func TestEngine_MountsOfEveryKind(t *testing.T) {
 	wantLines(t, lines,
 		`read:/etc/app/conf="a = 1\n"`, "stat:/etc/app/conf=mode=400 uid=1000 gid=1000", "write:/etc/app/conf=error",
 		"stat:/mem=mode=777", "size:/mem=8388608", "write:/mem/x=", "copy:/mem/prog=", "run:/mem/prog=error fork/exec /mem/prog: permission denied",
-		"write:/work/x=", "stat:/work=mode=777 uid=0 gid=0", `read:/host/file="of the node"`, "write:/host/new=", "write:/readonly/new=error", "size:/dev/shm=1048576")
+		"write:/scratch/x=", "stat:/scratch=mode=777 uid=0 gid=0", `read:/host/file="of the node"`, "write:/host/new=", "write:/readonly/new=error", "size:/dev/shm=1048576")
 	if text := strings.Join(lines, "\n"); !strings.Contains(text, `10.1.2.3\tdb db.lan\n`) {
 		t.Errorf("the names of the spec are not in:\n%s", text)
 	}
-	for _, file := range []string{"write:/mem/x=error", "write:/work/x=error", "write:/host/new=error"} {
+	for _, file := range []string{"write:/mem/x=error", "write:/scratch/x=error", "write:/host/new=error"} {
 		if slices.ContainsFunc(lines, func(l string) bool { return strings.HasPrefix(l, file) }) {
 			t.Errorf("got %s…", file)
 		}
@@ -88,11 +88,11 @@ func TestEngine_MountsOfEveryKind(t *testing.T) {
 // A scratch volume is there again after all else of the sandbox was given back.
 func TestEngine_ScratchOutlivesAttempts(t *testing.T) {
 	n := newNode(t)
-	spec := trying("read:/work/x", "write:/work/x")
-	spec.Scratch = []*resourcev1.ScratchMount{{Volume: "work", Path: "/work"}}
+	spec := trying("read:/scratch/x", "write:/scratch/x")
+	spec.Scratch = []*resourcev1.ScratchMount{{Volume: "work", Path: "/scratch"}}
 	a := attempt(t, pushed(t), spec)
 	a.Wish.Spec.ScratchVolumes = []*resourcev1.ScratchVolume{{Name: "work"}}
-	wantLines(t, n.said(t, a), "read:/work/x=error")
+	wantLines(t, n.said(t, a), "read:/scratch/x=error")
 	must(t, n.engine.signal(t.Context(), engine.ContainerID(uidOf(a), "a", 1), syscall.SIGKILL))
 	n.awaitExit(t, uidOf(a))
 	must(t, n.engine.remove(t.Context(), engine.ContainerID(uidOf(a), "a", 1)))
@@ -101,7 +101,7 @@ func TestEngine_ScratchOutlivesAttempts(t *testing.T) {
 		t.Errorf("got %+v, %v, want nothing but what it wrote", o, err)
 	}
 	must(t, n.engine.logs.Remove(uidOf(a)))
-	wantLines(t, n.said(t, a), `read:/work/x="written"`)
+	wantLines(t, n.said(t, a), `read:/scratch/x="written"`)
 	n.clear(t, uidOf(a))
 }
 

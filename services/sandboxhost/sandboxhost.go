@@ -78,7 +78,7 @@ func build(_ context.Context, p *process.Process) ([]run.Member, error) {
 	api.Register(p.Server.GRPC(), h, eng.Logs())
 	api.RegisterGrants(p.Server.GRPC(), grants)
 	api.RegisterHolds(p.Server.GRPC(), h)
-	sandboxhostv1.RegisterImageServiceServer(p.Server.GRPC(), image.NewServer(eng.Images()))
+	sandboxhostv1.RegisterImageServiceServer(p.Server.GRPC(), image.NewServer(eng.Images(), func() ([]image.User, error) { return imageUsers(h) }))
 	follow := authority{client: clusteraccessv1.NewClusterAccessServiceClient(cluster), boot: boot, log: p.Log, tell: h.SetAuthority}
 	return []run.Member{
 		{Name: "engine", Run: eng.Run},
@@ -109,6 +109,25 @@ func rulesOf(c *config.Node) permit.Rules {
 		Privileged: c.AllowPrivileged, Unconfined: c.AllowUnconfined, HostPaths: c.AllowHostPaths,
 		Devices: c.AllowDevices, Capabilities: c.AllowCapabilities, Sysctls: c.AllowSysctls,
 	}
+}
+
+// imageUsers are the sandboxes of this node with the images that they ask for; one
+// that is gone for good needs none.
+func imageUsers(h *host.Host) ([]image.User, error) {
+	states, err := h.List()
+	if err != nil {
+		return nil, err
+	}
+	var users []image.User
+	for _, state := range states {
+		if state.GetStatus().GetTornDownAt() != nil {
+			continue
+		}
+		for _, c := range state.GetSpec().GetContainers() {
+			users = append(users, image.User{Name: "sandbox " + state.GetName(), Image: c.GetImage()})
+		}
+	}
+	return users, nil
 }
 
 func newEngine(p *process.Process) *containerd.Engine {

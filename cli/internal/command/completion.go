@@ -68,6 +68,23 @@ func (a *app) componentNames(most int) completer {
 	}
 }
 
+// imageNames offers the images of this node that are not named yet.
+func (a *app) imageNames(cmd *cobra.Command, given []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	var names []string
+	ctx, cancel := context.WithTimeout(cmd.Context(), completeLimit)
+	defer cancel()
+	if err := a.withNode(ctx, func(ctx context.Context, n *target.Node) error {
+		images, err := n.Images(ctx)
+		for _, i := range images {
+			names = append(names, i.GetName())
+		}
+		return err
+	}); err != nil { // a shell has no place for an error
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return without(names, given), cobra.ShellCompDirectiveNoFileComp
+}
+
 // recordNames offers the kinds and then the records of that kind, at most so many.
 func (a *app) recordNames(most int) completer {
 	return func(cmd *cobra.Command, given []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {

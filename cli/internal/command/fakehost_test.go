@@ -350,6 +350,22 @@ func (h *fakeHost) ImportImage(stream grpc.ClientStreamingServer[sandboxhostv1.I
 	return stream.SendAndClose(&sandboxhostv1.ImportImageResponse{Images: []*sandboxhostv1.Image{image}})
 }
 
+func (h *fakeHost) RemoveImage(_ context.Context, r *sandboxhostv1.RemoveImageRequest) (*sandboxhostv1.RemoveImageResponse, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	at := slices.IndexFunc(h.images, func(i *sandboxhostv1.Image) bool { return i.GetName() == r.GetImage() })
+	if at < 0 {
+		return nil, fault.New(fault.NotFound, "remove image %s: it is not present on this node", r.GetImage())
+	}
+	for _, b := range h.boxes {
+		if b.GetSpec().GetContainers()[0].GetImage() == r.GetImage() {
+			return nil, fault.WithReason(fault.New(fault.Conflict, "remove image %s: it is in use by sandbox %s", r.GetImage(), b.GetName()), "IMAGE_IN_USE")
+		}
+	}
+	h.images = slices.Delete(h.images, at, at+1)
+	return &sandboxhostv1.RemoveImageResponse{Name: r.GetImage()}, nil
+}
+
 func (h *fakeHost) ListImages(context.Context, *sandboxhostv1.ListImagesRequest) (*sandboxhostv1.ListImagesResponse, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

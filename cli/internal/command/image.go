@@ -43,7 +43,11 @@ func (a *app) imageCommand() *cobra.Command {
 			})
 		},
 	}
-	c := group("image", "Images of this node", load, pull, list)
+	remove := &cobra.Command{
+		Use: "rm IMAGE...", Short: "Remove images that no sandbox uses", Args: args(cobra.MinimumNArgs(1)), ValidArgsFunction: a.imageNames,
+		RunE: func(cmd *cobra.Command, given []string) error { return a.imageRemove(cmd.Context(), given) },
+	}
+	c := group("image", "Images of this node", load, pull, list, remove)
 	c.Long = "Images are kept by each node. These commands talk to the node's own socket,\n" +
 		"which root may and the members of the group staddle-admin."
 	return c
@@ -93,6 +97,21 @@ func (a *app) imageImport(ctx context.Context, path string) error {
 		}
 		progress.Done("")
 		return a.printImages(images)
+	})
+}
+
+// imageRemove goes on with the others when one cannot be removed.
+func (a *app) imageRemove(ctx context.Context, refs []string) error {
+	return a.withNode(ctx, func(ctx context.Context, n *target.Node) error {
+		var errs []error
+		for _, ref := range refs {
+			name, err := n.RemoveImage(ctx, ref)
+			if err == nil {
+				_, err = fmt.Fprintln(a.out, name)
+			}
+			errs = append(errs, err)
+		}
+		return errors.Join(errs...)
 	})
 }
 

@@ -329,6 +329,18 @@ func TestImage_PullImportList(t *testing.T) {
 	want(t, node("image", "import", file+".not"), 3, "does not exist")
 	want(t, cliIn(context.Background(), "x", "--node-socket", h.path, "image", "import", "-"), 0)
 	want(t, node("image", "ls"), 0, "host/app:1", "2.0 KiB", "200.0 KiB")
+	want(t, node("run", "-d", "--name", "web", "--pull", "never", "host/app:1"), 0)
+	if got := h.byName("web").GetSpec().GetContainers()[0].GetPullPolicy(); got != resourcev1.PullPolicy_PULL_POLICY_NEVER {
+		t.Errorf("run --pull never: got %s", got)
+	}
+	want(t, node("run", "-d", "--pull", "sometimes", "host/app:1"), 2, "if-not-present, always or never")
+	want(t, node("__complete", "image", "rm", ""), 0, "host/app:1")
+	got := node("image", "rm", "host/app:1", "staddle.local/imported:1", "none:1")
+	want(t, got, got.code, "in use by sandbox web", "staddle rm NAME", "staddle.local/imported:1", "none:1: it is not present")
+	if got.code == 0 {
+		t.Error("a removal that was refused ended with 0")
+	}
+	want(t, node("image", "ls"), 0, "host/app:1")
 }
 
 func TestReach_TellsWhatIsWrongWithTheSocket(t *testing.T) {

@@ -30,6 +30,7 @@ type runOptions struct {
 	network, restart string
 	user, workdir    string
 	stopSignal       string
+	pull             string
 	grace            time.Duration
 	detach, remove   bool
 	mounts           mountOptions
@@ -81,6 +82,7 @@ func runFlags(c *cobra.Command, o *runOptions) {
 	f.Int64Var(&o.pids, "pids", 0, "limit of the `NUMBER` of processes and threads (default 4096)")
 	f.StringVar(&o.network, "network", "sandbox", "`NETWORK` that it sees: sandbox or host")
 	f.StringVar(&o.restart, "restart", "", "`POLICY` for when it ends: always, on-failure or never (default: never, with --detach always)")
+	f.StringVar(&o.pull, "pull", "", "`POLICY` for asking the registry: if-not-present, always or never (default: if-not-present)")
 	f.StringVar(&o.user, "user", "", "`USER` in the container: uid, uid:gid, name or name:group")
 	f.StringVar(&o.workdir, "workdir", "", "working `DIRECTORY` in the container")
 	f.DurationVar(&o.grace, "grace", -1, "`TIME` between the request to stop and the end by force (default 10s)")
@@ -96,7 +98,7 @@ func runFlags(c *cobra.Command, o *runOptions) {
 	f.Lookup("grace").DefValue = "0s" // the help text shows none then: -1 only means that it is not given
 	completeFlags(c, map[string][]cobra.Completion{
 		"network": {"sandbox", "host"}, "restart": {"always", "on-failure", "never"}, "security": {"default", "restricted"},
-		"seccomp": {"default", "unconfined"}, "apparmor": {"default", "unconfined"},
+		"seccomp": {"default", "unconfined"}, "apparmor": {"default", "unconfined"}, "pull": {"if-not-present", "always", "never"},
 	}, "config-file", "device", "host-path")
 }
 

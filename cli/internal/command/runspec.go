@@ -32,6 +32,10 @@ func specOf(o runOptions) (*resourcev1.SandboxSpec, error) {
 		}
 		c.Env = append(c.Env, &resourcev1.EnvironmentVariable{Name: name, Value: value})
 	}
+	var err error
+	if c.PullPolicy, err = pullOf(o.pull); err != nil {
+		return nil, err
+	}
 	limits, err := limitsOf(o)
 	if err != nil {
 		return nil, err
@@ -102,6 +106,21 @@ func networkOf(word string) (resourcev1.NetworkMode, error) {
 		return resourcev1.NetworkMode_NETWORK_MODE_HOST, nil
 	}
 	return 0, exit.BadUsage("--network %q: write sandbox or host", word)
+}
+
+// pullOf is the pull policy, in docker's word for the default, too.
+func pullOf(word string) (resourcev1.PullPolicy, error) {
+	switch word {
+	case "":
+		return resourcev1.PullPolicy_PULL_POLICY_UNSPECIFIED, nil
+	case "if-not-present", "missing":
+		return resourcev1.PullPolicy_PULL_POLICY_IF_NOT_PRESENT, nil
+	case "always":
+		return resourcev1.PullPolicy_PULL_POLICY_ALWAYS, nil
+	case "never":
+		return resourcev1.PullPolicy_PULL_POLICY_NEVER, nil
+	}
+	return 0, exit.BadUsage("--pull %q: write if-not-present, always or never", word)
 }
 
 // restartOf is the policy; unless it is given, what a person watches is not

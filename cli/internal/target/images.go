@@ -89,6 +89,20 @@ func send(archive io.Reader, push func(*sandboxhostv1.ImportImageRequest) error,
 	}
 }
 
+// RemoveImage takes an image's name away and returns that in full.
+func (n *Node) RemoveImage(ctx context.Context, ref string) (string, error) {
+	resp, err := n.images.RemoveImage(ctx, &sandboxhostv1.RemoveImageRequest{Image: ref})
+	switch {
+	case err == nil:
+		return resp.GetName(), nil
+	case fault.KindOf(err) == fault.NotFound:
+		return "", exit.Try(wrap(err, "remove image %s", ref), "see what there is: staddle image ls")
+	case fault.Reason(err) == "IMAGE_IN_USE":
+		return "", exit.Try(wrap(err, "remove image %s", ref), "remove what uses it first: staddle rm NAME")
+	}
+	return "", wrap(err, "remove image %s", ref)
+}
+
 // Images returns all images of the node.
 func (n *Node) Images(ctx context.Context) ([]*sandboxhostv1.Image, error) {
 	var out []*sandboxhostv1.Image

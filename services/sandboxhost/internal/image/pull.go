@@ -28,6 +28,33 @@ const abortLimit = 10 * time.Second
 // Progress is told how many bytes of an image are present, so far as is known.
 type Progress func(done, total int64)
 
+// Policy says when a registry is asked for an image.
+type Policy int
+
+// Policies.
+const (
+	IfNotPresent Policy = iota
+	Always
+	Never
+)
+
+// Prepare makes an image present as the policy says. Never returns
+// fault.NotFound for one that is not.
+func (s *Store) Prepare(ctx context.Context, ref string, policy Policy, progress Progress) (Image, error) {
+	switch policy {
+	case Always:
+		return s.Pull(ctx, ref, progress)
+	case Never:
+		found, err := s.Find(ctx, ref)
+		if errors.Is(err, fault.NotFound) {
+			return Image{}, fault.WithReason(fault.New(fault.NotFound,
+				"%w, and its pull policy is never: bring it with staddle image pull or staddle image import", err), "IMAGE_NOT_PRESENT")
+		}
+		return found, err
+	}
+	return s.Ensure(ctx, ref, progress)
+}
+
 // Ensure makes an image present and unpacked. A present one costs no network
 // contact. Kinds of errors: Invalid for a bad reference; NotFound if the registry
 // has no such image, or none for this platform; Denied if it refuses; Exhausted

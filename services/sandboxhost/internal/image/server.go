@@ -1,12 +1,13 @@
 package image
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"io"
 	"slices"
 	"strings"
 
-	"context"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -25,10 +26,14 @@ type Server struct {
 	sandboxhostv1.UnimplementedImageServiceServer
 
 	store *Store
+	users func() ([]User, error)
 }
 
-// NewServer returns the server of a store.
-func NewServer(s *Store) *Server { return &Server{store: s} }
+// NewServer returns the server of a store. users returns what needs images, or
+// fault.Unavailable while that is not known.
+func NewServer(s *Store, users func() ([]User, error)) *Server {
+	return &Server{store: s, users: users}
+}
 
 // PullImage makes an image present and sends its progress.
 func (s *Server) PullImage(req *sandboxhostv1.PullImageRequest, stream grpc.ServerStreamingServer[sandboxhostv1.PullImageResponse]) error {
@@ -87,6 +92,19 @@ func (s *Server) ListImages(ctx context.Context, req *sandboxhostv1.ListImagesRe
 		res.Images = append(res.Images, wire(image))
 	}
 	return res, nil
+}
+
+// RemoveImage takes a name away that nothing needs.
+func (s *Server) RemoveImage(ctx context.Context, req *sandboxhostv1.RemoveImageRequest) (*sandboxhostv1.RemoveImageResponse, error) {
+	users, err := s.users()
+	if err != nil {
+		return nil, fmt.Errorf("remove image %s: %w", req.GetImage(), err)
+	}
+	name, err := s.store.Remove(ctx, req.GetImage(), users)
+	if err != nil {
+		return nil, err
+	}
+	return &sandboxhostv1.RemoveImageResponse{Name: name}, nil
 }
 
 // pageOf cuts the page that follows the name after.

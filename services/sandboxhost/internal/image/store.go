@@ -7,7 +7,7 @@
 // for all who ask. Nothing is kept of an archive that is not whole.
 //
 // It must never speak to a registry without TLS unless it is on loopback or the
-// configuration names it, and never remove an image by itself. In the trail it
+// configuration names it, and never remove an image that is in use, nor any by itself. In the trail it
 // is the step prepare-images.
 package image
 

@@ -618,8 +618,9 @@ type ContainerSpec struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name within the sandbox: a DNS label of at most 32 characters.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Image reference: "host/repository:tag", "host/repository@sha256:…". An
-	// image that is present on the node is used without any network contact.
+	// Image reference: "host/repository:tag", "host/repository@sha256:…". An image
+	// that is present on the node is used without any network contact, unless
+	// pull_policy says otherwise.
 	Image string `protobuf:"bytes,2,opt,name=image,proto3" json:"image,omitempty"`
 	// Program and leading arguments in place of the image's entrypoint. Empty
 	// means the image's. At most 256 items, none with a zero byte, which no program
@@ -655,6 +656,8 @@ type ContainerSpec struct {
 	// (half of it, if that is less) are left to the signal. However it ends, the stop
 	// goes on. Not for init containers.
 	PreStop *ExecAction `protobuf:"bytes,33,opt,name=pre_stop,json=preStop,proto3" json:"pre_stop,omitempty"`
+	// When the registry is asked for the image. Unset means PULL_POLICY_IF_NOT_PRESENT.
+	PullPolicy PullPolicy `protobuf:"varint,40,opt,name=pull_policy,json=pullPolicy,proto3,enum=staddle.resource.v1.PullPolicy" json:"pull_policy,omitempty"`
 	// Folders in memory; at most 16. No two mounts of a container, of whatever kind,
 	// have one path.
 	Tmpfs []*TmpfsMount `protobuf:"bytes,10,rep,name=tmpfs,proto3" json:"tmpfs,omitempty"`
@@ -805,6 +808,13 @@ func (x *ContainerSpec) GetPreStop() *ExecAction {
 		return x.PreStop
 	}
 	return nil
+}
+
+func (x *ContainerSpec) GetPullPolicy() PullPolicy {
+	if x != nil {
+		return x.PullPolicy
+	}
+	return PullPolicy_PULL_POLICY_UNSPECIFIED
 }
 
 func (x *ContainerSpec) GetTmpfs() []*TmpfsMount {
@@ -1737,7 +1747,7 @@ var File_staddle_resource_v1_sandbox_proto protoreflect.FileDescriptor
 
 const file_staddle_resource_v1_sandbox_proto_rawDesc = "" +
 	"\n" +
-	"!staddle/resource/v1/sandbox.proto\x12\x13staddle.resource.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a&staddle/resource/v1/sandbox_life.proto\x1a'staddle/resource/v1/sandbox_mount.proto\x1a*staddle/resource/v1/sandbox_security.proto\"\xc0\x01\n" +
+	"!staddle/resource/v1/sandbox.proto\x12\x13staddle.resource.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a'staddle/resource/v1/sandbox_image.proto\x1a&staddle/resource/v1/sandbox_life.proto\x1a'staddle/resource/v1/sandbox_mount.proto\x1a*staddle/resource/v1/sandbox_security.proto\"\xc0\x01\n" +
 	"\aSandbox\x124\n" +
 	"\x04spec\x18\x01 \x01(\v2 .staddle.resource.v1.SandboxSpecR\x04spec\x12C\n" +
 	"\tplacement\x18\x02 \x01(\v2%.staddle.resource.v1.SandboxPlacementR\tplacement\x12:\n" +
@@ -1775,7 +1785,7 @@ const file_staddle_resource_v1_sandbox_proto_rawDesc = "" +
 	"\x10DisconnectPolicy\x12K\n" +
 	"\n" +
 	"stop_after\x18\x01 \x01(\v2\x19.google.protobuf.DurationB\x11\xbaH\x0e\xaa\x01\v\"\x05\b\x80\x9a\x9e\x012\x02\b\n" +
-	"R\tstopAfter\"\xd5\x0f\n" +
+	"R\tstopAfter\"\xa1\x10\n" +
 	"\rContainerSpec\x12>\n" +
 	"\x04name\x18\x01 \x01(\tB*\xbaH'r%\x10\x01\x18 2\x1f^[a-z0-9]([-a-z0-9]*[a-z0-9])?$R\x04name\x12 \n" +
 	"\x05image\x18\x02 \x01(\tB\n" +
@@ -1795,7 +1805,9 @@ const file_staddle_resource_v1_sandbox_proto_rawDesc = "" +
 	"\xaa\x01\a\"\x03\b\x90\x1c2\x00R\x16terminationGracePeriod\x12\xfb\x01\n" +
 	"\vstop_signal\x18  \x01(\tB\xd9\x01\xbaH\xd5\x01\xd8\x01\x01r\xcf\x012\xcc\x01^(SIG)?(ABRT|ALRM|BUS|CHLD|CONT|FPE|HUP|ILL|INT|IO|KILL|PIPE|PROF|PWR|QUIT|SEGV|STKFLT|SYS|TERM|TRAP|TSTP|TTIN|TTOU|URG|USR1|USR2|VTALRM|WINCH|XCPU|XFSZ|RTMIN([+]([1-9]|1[0-5]))?|RTMAX(-([1-9]|1[0-4]))?)$R\n" +
 	"stopSignal\x12:\n" +
-	"\bpre_stop\x18! \x01(\v2\x1f.staddle.resource.v1.ExecActionR\apreStop\x12?\n" +
+	"\bpre_stop\x18! \x01(\v2\x1f.staddle.resource.v1.ExecActionR\apreStop\x12J\n" +
+	"\vpull_policy\x18( \x01(\x0e2\x1f.staddle.resource.v1.PullPolicyB\b\xbaH\x05\x82\x01\x02\x10\x01R\n" +
+	"pullPolicy\x12?\n" +
 	"\x05tmpfs\x18\n" +
 	" \x03(\v2\x1f.staddle.resource.v1.TmpfsMountB\b\xbaH\x05\x92\x01\x02\x10\x10R\x05tmpfs\x12?\n" +
 	"\x05files\x18\v \x03(\v2\x1f.staddle.resource.v1.ConfigFileB\b\xbaH\x05\x92\x01\x02\x10@R\x05files\x12E\n" +
@@ -1977,12 +1989,13 @@ var file_staddle_resource_v1_sandbox_proto_goTypes = []any{
 	(*ScratchVolume)(nil),         // 22: staddle.resource.v1.ScratchVolume
 	(*Sysctl)(nil),                // 23: staddle.resource.v1.Sysctl
 	(*ExecAction)(nil),            // 24: staddle.resource.v1.ExecAction
-	(*TmpfsMount)(nil),            // 25: staddle.resource.v1.TmpfsMount
-	(*ConfigFile)(nil),            // 26: staddle.resource.v1.ConfigFile
-	(*ScratchMount)(nil),          // 27: staddle.resource.v1.ScratchMount
-	(*HostMount)(nil),             // 28: staddle.resource.v1.HostMount
-	(*SecuritySpec)(nil),          // 29: staddle.resource.v1.SecuritySpec
-	(*timestamppb.Timestamp)(nil), // 30: google.protobuf.Timestamp
+	(PullPolicy)(0),               // 25: staddle.resource.v1.PullPolicy
+	(*TmpfsMount)(nil),            // 26: staddle.resource.v1.TmpfsMount
+	(*ConfigFile)(nil),            // 27: staddle.resource.v1.ConfigFile
+	(*ScratchMount)(nil),          // 28: staddle.resource.v1.ScratchMount
+	(*HostMount)(nil),             // 29: staddle.resource.v1.HostMount
+	(*SecuritySpec)(nil),          // 30: staddle.resource.v1.SecuritySpec
+	(*timestamppb.Timestamp)(nil), // 31: google.protobuf.Timestamp
 }
 var file_staddle_resource_v1_sandbox_proto_depIdxs = []int32{
 	6,  // 0: staddle.resource.v1.Sandbox.spec:type_name -> staddle.resource.v1.SandboxSpec
@@ -2005,32 +2018,33 @@ var file_staddle_resource_v1_sandbox_proto_depIdxs = []int32{
 	13, // 17: staddle.resource.v1.ContainerSpec.disks:type_name -> staddle.resource.v1.DiskMount
 	20, // 18: staddle.resource.v1.ContainerSpec.termination_grace_period:type_name -> google.protobuf.Duration
 	24, // 19: staddle.resource.v1.ContainerSpec.pre_stop:type_name -> staddle.resource.v1.ExecAction
-	25, // 20: staddle.resource.v1.ContainerSpec.tmpfs:type_name -> staddle.resource.v1.TmpfsMount
-	26, // 21: staddle.resource.v1.ContainerSpec.files:type_name -> staddle.resource.v1.ConfigFile
-	27, // 22: staddle.resource.v1.ContainerSpec.scratch:type_name -> staddle.resource.v1.ScratchMount
-	28, // 23: staddle.resource.v1.ContainerSpec.host_mounts:type_name -> staddle.resource.v1.HostMount
-	10, // 24: staddle.resource.v1.ContainerSpec.ulimits:type_name -> staddle.resource.v1.Ulimit
-	29, // 25: staddle.resource.v1.ContainerSpec.security:type_name -> staddle.resource.v1.SecuritySpec
-	3,  // 26: staddle.resource.v1.EnvironmentVariable.from:type_name -> staddle.resource.v1.SandboxField
-	30, // 27: staddle.resource.v1.SandboxPlacement.placed_at:type_name -> google.protobuf.Timestamp
-	4,  // 28: staddle.resource.v1.SandboxStatus.phase:type_name -> staddle.resource.v1.SandboxPhase
-	30, // 29: staddle.resource.v1.SandboxStatus.phase_at:type_name -> google.protobuf.Timestamp
-	17, // 30: staddle.resource.v1.SandboxStatus.containers:type_name -> staddle.resource.v1.ContainerStatus
-	18, // 31: staddle.resource.v1.SandboxStatus.exits:type_name -> staddle.resource.v1.ContainerExit
-	30, // 32: staddle.resource.v1.SandboxStatus.next_at:type_name -> google.protobuf.Timestamp
-	30, // 33: staddle.resource.v1.SandboxStatus.torn_down_at:type_name -> google.protobuf.Timestamp
-	16, // 34: staddle.resource.v1.SandboxStatus.phase_times:type_name -> staddle.resource.v1.PhaseTime
-	4,  // 35: staddle.resource.v1.PhaseTime.phase:type_name -> staddle.resource.v1.SandboxPhase
-	30, // 36: staddle.resource.v1.PhaseTime.entered_at:type_name -> google.protobuf.Timestamp
-	30, // 37: staddle.resource.v1.ContainerStatus.started_at:type_name -> google.protobuf.Timestamp
-	18, // 38: staddle.resource.v1.ContainerStatus.exit:type_name -> staddle.resource.v1.ContainerExit
-	12, // 39: staddle.resource.v1.ContainerStatus.limits:type_name -> staddle.resource.v1.ResourceLimits
-	30, // 40: staddle.resource.v1.ContainerExit.exited_at:type_name -> google.protobuf.Timestamp
-	41, // [41:41] is the sub-list for method output_type
-	41, // [41:41] is the sub-list for method input_type
-	41, // [41:41] is the sub-list for extension type_name
-	41, // [41:41] is the sub-list for extension extendee
-	0,  // [0:41] is the sub-list for field type_name
+	25, // 20: staddle.resource.v1.ContainerSpec.pull_policy:type_name -> staddle.resource.v1.PullPolicy
+	26, // 21: staddle.resource.v1.ContainerSpec.tmpfs:type_name -> staddle.resource.v1.TmpfsMount
+	27, // 22: staddle.resource.v1.ContainerSpec.files:type_name -> staddle.resource.v1.ConfigFile
+	28, // 23: staddle.resource.v1.ContainerSpec.scratch:type_name -> staddle.resource.v1.ScratchMount
+	29, // 24: staddle.resource.v1.ContainerSpec.host_mounts:type_name -> staddle.resource.v1.HostMount
+	10, // 25: staddle.resource.v1.ContainerSpec.ulimits:type_name -> staddle.resource.v1.Ulimit
+	30, // 26: staddle.resource.v1.ContainerSpec.security:type_name -> staddle.resource.v1.SecuritySpec
+	3,  // 27: staddle.resource.v1.EnvironmentVariable.from:type_name -> staddle.resource.v1.SandboxField
+	31, // 28: staddle.resource.v1.SandboxPlacement.placed_at:type_name -> google.protobuf.Timestamp
+	4,  // 29: staddle.resource.v1.SandboxStatus.phase:type_name -> staddle.resource.v1.SandboxPhase
+	31, // 30: staddle.resource.v1.SandboxStatus.phase_at:type_name -> google.protobuf.Timestamp
+	17, // 31: staddle.resource.v1.SandboxStatus.containers:type_name -> staddle.resource.v1.ContainerStatus
+	18, // 32: staddle.resource.v1.SandboxStatus.exits:type_name -> staddle.resource.v1.ContainerExit
+	31, // 33: staddle.resource.v1.SandboxStatus.next_at:type_name -> google.protobuf.Timestamp
+	31, // 34: staddle.resource.v1.SandboxStatus.torn_down_at:type_name -> google.protobuf.Timestamp
+	16, // 35: staddle.resource.v1.SandboxStatus.phase_times:type_name -> staddle.resource.v1.PhaseTime
+	4,  // 36: staddle.resource.v1.PhaseTime.phase:type_name -> staddle.resource.v1.SandboxPhase
+	31, // 37: staddle.resource.v1.PhaseTime.entered_at:type_name -> google.protobuf.Timestamp
+	31, // 38: staddle.resource.v1.ContainerStatus.started_at:type_name -> google.protobuf.Timestamp
+	18, // 39: staddle.resource.v1.ContainerStatus.exit:type_name -> staddle.resource.v1.ContainerExit
+	12, // 40: staddle.resource.v1.ContainerStatus.limits:type_name -> staddle.resource.v1.ResourceLimits
+	31, // 41: staddle.resource.v1.ContainerExit.exited_at:type_name -> google.protobuf.Timestamp
+	42, // [42:42] is the sub-list for method output_type
+	42, // [42:42] is the sub-list for method input_type
+	42, // [42:42] is the sub-list for extension type_name
+	42, // [42:42] is the sub-list for extension extendee
+	0,  // [0:42] is the sub-list for field type_name
 }
 
 func init() { file_staddle_resource_v1_sandbox_proto_init() }
@@ -2038,6 +2052,7 @@ func file_staddle_resource_v1_sandbox_proto_init() {
 	if File_staddle_resource_v1_sandbox_proto != nil {
 		return
 	}
+	file_staddle_resource_v1_sandbox_image_proto_init()
 	file_staddle_resource_v1_sandbox_life_proto_init()
 	file_staddle_resource_v1_sandbox_mount_proto_init()
 	file_staddle_resource_v1_sandbox_security_proto_init()

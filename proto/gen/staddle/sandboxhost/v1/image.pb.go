@@ -345,6 +345,98 @@ func (x *ListImagesResponse) GetNextPageToken() string {
 	return ""
 }
 
+// RemoveImageRequest names an image.
+type RemoveImageRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Image reference. A tag that is left out is "latest".
+	Image         string `protobuf:"bytes,1,opt,name=image,proto3" json:"image,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveImageRequest) Reset() {
+	*x = RemoveImageRequest{}
+	mi := &file_staddle_sandboxhost_v1_image_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveImageRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveImageRequest) ProtoMessage() {}
+
+func (x *RemoveImageRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_staddle_sandboxhost_v1_image_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveImageRequest.ProtoReflect.Descriptor instead.
+func (*RemoveImageRequest) Descriptor() ([]byte, []int) {
+	return file_staddle_sandboxhost_v1_image_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *RemoveImageRequest) GetImage() string {
+	if x != nil {
+		return x.Image
+	}
+	return ""
+}
+
+// RemoveImageResponse says what was removed.
+type RemoveImageResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the image, fully qualified.
+	Name          string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveImageResponse) Reset() {
+	*x = RemoveImageResponse{}
+	mi := &file_staddle_sandboxhost_v1_image_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveImageResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveImageResponse) ProtoMessage() {}
+
+func (x *RemoveImageResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_staddle_sandboxhost_v1_image_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveImageResponse.ProtoReflect.Descriptor instead.
+func (*RemoveImageResponse) Descriptor() ([]byte, []int) {
+	return file_staddle_sandboxhost_v1_image_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *RemoveImageResponse) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
 // Image is an image that is present on the node.
 type Image struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -362,7 +454,7 @@ type Image struct {
 
 func (x *Image) Reset() {
 	*x = Image{}
-	mi := &file_staddle_sandboxhost_v1_image_proto_msgTypes[6]
+	mi := &file_staddle_sandboxhost_v1_image_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -374,7 +466,7 @@ func (x *Image) String() string {
 func (*Image) ProtoMessage() {}
 
 func (x *Image) ProtoReflect() protoreflect.Message {
-	mi := &file_staddle_sandboxhost_v1_image_proto_msgTypes[6]
+	mi := &file_staddle_sandboxhost_v1_image_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -387,7 +479,7 @@ func (x *Image) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Image.ProtoReflect.Descriptor instead.
 func (*Image) Descriptor() ([]byte, []int) {
-	return file_staddle_sandboxhost_v1_image_proto_rawDescGZIP(), []int{6}
+	return file_staddle_sandboxhost_v1_image_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Image) GetName() string {
@@ -443,14 +535,19 @@ const file_staddle_sandboxhost_v1_image_proto_rawDesc = "" +
 	"page_token\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\tpageToken\"s\n" +
 	"\x12ListImagesResponse\x125\n" +
 	"\x06images\x18\x01 \x03(\v2\x1d.staddle.sandboxhost.v1.ImageR\x06images\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x8d\x01\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"6\n" +
+	"\x12RemoveImageRequest\x12 \n" +
+	"\x05image\x18\x01 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80\x04R\x05image\")\n" +
+	"\x13RemoveImageResponse\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"\x8d\x01\n" +
 	"\x05Image\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06digest\x18\x02 \x01(\tR\x06digest\x12\x1d\n" +
 	"\n" +
 	"size_bytes\x18\x03 \x01(\x03R\tsizeBytes\x129\n" +
 	"\n" +
-	"created_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt2\xe5\x02\n" +
+	"created_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt2\xd9\x03\n" +
 	"\fImageService\x12n\n" +
 	"\tPullImage\x12(.staddle.sandboxhost.v1.PullImageRequest\x1a).staddle.sandboxhost.v1.PullImageResponse\"\n" +
 	"\x8a\xb5\x18\x03\n" +
@@ -461,7 +558,10 @@ const file_staddle_sandboxhost_v1_image_proto_rawDesc = "" +
 	"\n" +
 	"ListImages\x12).staddle.sandboxhost.v1.ListImagesRequest\x1a*.staddle.sandboxhost.v1.ListImagesResponse\"\n" +
 	"\x8a\xb5\x18\x03\n" +
-	"\x01\x01\x90\x02\x01B\xe3\x01\n" +
+	"\x01\x01\x90\x02\x01\x12r\n" +
+	"\vRemoveImage\x12*.staddle.sandboxhost.v1.RemoveImageRequest\x1a+.staddle.sandboxhost.v1.RemoveImageResponse\"\n" +
+	"\x8a\xb5\x18\x03\n" +
+	"\x01\x01\x90\x02\x02B\xe3\x01\n" +
 	"\x1acom.staddle.sandboxhost.v1B\n" +
 	"ImageProtoP\x01Z?staddle.internal/proto/gen/staddle/sandboxhost/v1;sandboxhostv1\xa2\x02\x03SSX\xaa\x02\x16Staddle.Sandboxhost.V1\xca\x02\x16Staddle\\Sandboxhost\\V1\xe2\x02\"Staddle\\Sandboxhost\\V1\\GPBMetadata\xea\x02\x18Staddle::Sandboxhost::V1b\x06proto3"
 
@@ -477,7 +577,7 @@ func file_staddle_sandboxhost_v1_image_proto_rawDescGZIP() []byte {
 	return file_staddle_sandboxhost_v1_image_proto_rawDescData
 }
 
-var file_staddle_sandboxhost_v1_image_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_staddle_sandboxhost_v1_image_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
 var file_staddle_sandboxhost_v1_image_proto_goTypes = []any{
 	(*PullImageRequest)(nil),      // 0: staddle.sandboxhost.v1.PullImageRequest
 	(*PullImageResponse)(nil),     // 1: staddle.sandboxhost.v1.PullImageResponse
@@ -485,22 +585,26 @@ var file_staddle_sandboxhost_v1_image_proto_goTypes = []any{
 	(*ImportImageResponse)(nil),   // 3: staddle.sandboxhost.v1.ImportImageResponse
 	(*ListImagesRequest)(nil),     // 4: staddle.sandboxhost.v1.ListImagesRequest
 	(*ListImagesResponse)(nil),    // 5: staddle.sandboxhost.v1.ListImagesResponse
-	(*Image)(nil),                 // 6: staddle.sandboxhost.v1.Image
-	(*timestamppb.Timestamp)(nil), // 7: google.protobuf.Timestamp
+	(*RemoveImageRequest)(nil),    // 6: staddle.sandboxhost.v1.RemoveImageRequest
+	(*RemoveImageResponse)(nil),   // 7: staddle.sandboxhost.v1.RemoveImageResponse
+	(*Image)(nil),                 // 8: staddle.sandboxhost.v1.Image
+	(*timestamppb.Timestamp)(nil), // 9: google.protobuf.Timestamp
 }
 var file_staddle_sandboxhost_v1_image_proto_depIdxs = []int32{
-	6, // 0: staddle.sandboxhost.v1.PullImageResponse.image:type_name -> staddle.sandboxhost.v1.Image
-	6, // 1: staddle.sandboxhost.v1.ImportImageResponse.images:type_name -> staddle.sandboxhost.v1.Image
-	6, // 2: staddle.sandboxhost.v1.ListImagesResponse.images:type_name -> staddle.sandboxhost.v1.Image
-	7, // 3: staddle.sandboxhost.v1.Image.created_at:type_name -> google.protobuf.Timestamp
+	8, // 0: staddle.sandboxhost.v1.PullImageResponse.image:type_name -> staddle.sandboxhost.v1.Image
+	8, // 1: staddle.sandboxhost.v1.ImportImageResponse.images:type_name -> staddle.sandboxhost.v1.Image
+	8, // 2: staddle.sandboxhost.v1.ListImagesResponse.images:type_name -> staddle.sandboxhost.v1.Image
+	9, // 3: staddle.sandboxhost.v1.Image.created_at:type_name -> google.protobuf.Timestamp
 	0, // 4: staddle.sandboxhost.v1.ImageService.PullImage:input_type -> staddle.sandboxhost.v1.PullImageRequest
 	2, // 5: staddle.sandboxhost.v1.ImageService.ImportImage:input_type -> staddle.sandboxhost.v1.ImportImageRequest
 	4, // 6: staddle.sandboxhost.v1.ImageService.ListImages:input_type -> staddle.sandboxhost.v1.ListImagesRequest
-	1, // 7: staddle.sandboxhost.v1.ImageService.PullImage:output_type -> staddle.sandboxhost.v1.PullImageResponse
-	3, // 8: staddle.sandboxhost.v1.ImageService.ImportImage:output_type -> staddle.sandboxhost.v1.ImportImageResponse
-	5, // 9: staddle.sandboxhost.v1.ImageService.ListImages:output_type -> staddle.sandboxhost.v1.ListImagesResponse
-	7, // [7:10] is the sub-list for method output_type
-	4, // [4:7] is the sub-list for method input_type
+	6, // 7: staddle.sandboxhost.v1.ImageService.RemoveImage:input_type -> staddle.sandboxhost.v1.RemoveImageRequest
+	1, // 8: staddle.sandboxhost.v1.ImageService.PullImage:output_type -> staddle.sandboxhost.v1.PullImageResponse
+	3, // 9: staddle.sandboxhost.v1.ImageService.ImportImage:output_type -> staddle.sandboxhost.v1.ImportImageResponse
+	5, // 10: staddle.sandboxhost.v1.ImageService.ListImages:output_type -> staddle.sandboxhost.v1.ListImagesResponse
+	7, // 11: staddle.sandboxhost.v1.ImageService.RemoveImage:output_type -> staddle.sandboxhost.v1.RemoveImageResponse
+	8, // [8:12] is the sub-list for method output_type
+	4, // [4:8] is the sub-list for method input_type
 	4, // [4:4] is the sub-list for extension type_name
 	4, // [4:4] is the sub-list for extension extendee
 	0, // [0:4] is the sub-list for field type_name
@@ -517,7 +621,7 @@ func file_staddle_sandboxhost_v1_image_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_staddle_sandboxhost_v1_image_proto_rawDesc), len(file_staddle_sandboxhost_v1_image_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   7,
+			NumMessages:   9,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -22,6 +22,7 @@ const (
 	ImageService_PullImage_FullMethodName   = "/staddle.sandboxhost.v1.ImageService/PullImage"
 	ImageService_ImportImage_FullMethodName = "/staddle.sandboxhost.v1.ImageService/ImportImage"
 	ImageService_ListImages_FullMethodName  = "/staddle.sandboxhost.v1.ImageService/ListImages"
+	ImageService_RemoveImage_FullMethodName = "/staddle.sandboxhost.v1.ImageService/RemoveImage"
 )
 
 // ImageServiceClient is the client API for ImageService service.
@@ -47,6 +48,14 @@ type ImageServiceClient interface {
 	// ListImages returns the images of the node ordered by name. Safe to repeat.
 	// Returns Unavailable while the host is not ready.
 	ListImages(ctx context.Context, in *ListImagesRequest, opts ...grpc.CallOption) (*ListImagesResponse, error)
+	// RemoveImage takes one name of an image away, and its parts once no other name
+	// and no container needs them. Safe to repeat: the second time it returns
+	// NotFound, which means that it is done. Returns Invalid for a bad reference;
+	// NotFound if no image has exactly this name; Conflict with the reason
+	// IMAGE_IN_USE, naming up to 8 sandboxes, while a sandbox of this node asks for
+	// it, whether that runs or not; Unavailable while the host is not ready. A sandbox
+	// that comes at the same moment fetches the image again.
+	RemoveImage(ctx context.Context, in *RemoveImageRequest, opts ...grpc.CallOption) (*RemoveImageResponse, error)
 }
 
 type imageServiceClient struct {
@@ -99,6 +108,16 @@ func (c *imageServiceClient) ListImages(ctx context.Context, in *ListImagesReque
 	return out, nil
 }
 
+func (c *imageServiceClient) RemoveImage(ctx context.Context, in *RemoveImageRequest, opts ...grpc.CallOption) (*RemoveImageResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RemoveImageResponse)
+	err := c.cc.Invoke(ctx, ImageService_RemoveImage_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ImageServiceServer is the server API for ImageService service.
 // All implementations must embed UnimplementedImageServiceServer
 // for forward compatibility.
@@ -122,6 +141,14 @@ type ImageServiceServer interface {
 	// ListImages returns the images of the node ordered by name. Safe to repeat.
 	// Returns Unavailable while the host is not ready.
 	ListImages(context.Context, *ListImagesRequest) (*ListImagesResponse, error)
+	// RemoveImage takes one name of an image away, and its parts once no other name
+	// and no container needs them. Safe to repeat: the second time it returns
+	// NotFound, which means that it is done. Returns Invalid for a bad reference;
+	// NotFound if no image has exactly this name; Conflict with the reason
+	// IMAGE_IN_USE, naming up to 8 sandboxes, while a sandbox of this node asks for
+	// it, whether that runs or not; Unavailable while the host is not ready. A sandbox
+	// that comes at the same moment fetches the image again.
+	RemoveImage(context.Context, *RemoveImageRequest) (*RemoveImageResponse, error)
 	mustEmbedUnimplementedImageServiceServer()
 }
 
@@ -140,6 +167,9 @@ func (UnimplementedImageServiceServer) ImportImage(grpc.ClientStreamingServer[Im
 }
 func (UnimplementedImageServiceServer) ListImages(context.Context, *ListImagesRequest) (*ListImagesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListImages not implemented")
+}
+func (UnimplementedImageServiceServer) RemoveImage(context.Context, *RemoveImageRequest) (*RemoveImageResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RemoveImage not implemented")
 }
 func (UnimplementedImageServiceServer) mustEmbedUnimplementedImageServiceServer() {}
 func (UnimplementedImageServiceServer) testEmbeddedByValue()                      {}
@@ -198,6 +228,24 @@ func _ImageService_ListImages_Handler(srv interface{}, ctx context.Context, dec 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ImageService_RemoveImage_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RemoveImageRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ImageServiceServer).RemoveImage(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ImageService_RemoveImage_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ImageServiceServer).RemoveImage(ctx, req.(*RemoveImageRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // ImageService_ServiceDesc is the grpc.ServiceDesc for ImageService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -208,6 +256,10 @@ var ImageService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListImages",
 			Handler:    _ImageService_ListImages_Handler,
+		},
+		{
+			MethodName: "RemoveImage",
+			Handler:    _ImageService_RemoveImage_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

@@ -211,23 +211,37 @@ func (e *Engine) prepareImages(ctx context.Context, a engine.Attempt) error {
 	if err := e.cfg.Rules.Check(a.Wish.GetUid(), a.Wish.GetSpec()); err != nil {
 		return err
 	}
-	seen := map[string]bool{}
+	type need struct {
+		ref    string
+		policy image.Policy
+	}
+	seen := map[need]bool{}
 	for _, c := range a.Wish.GetSpec().GetContainers() {
-		ref := c.GetImage()
-		if seen[ref] {
+		ref, policy := c.GetImage(), pullPolicy(c)
+		if seen[need{ref, policy}] {
 			continue
 		}
-		seen[ref] = true
+		seen[need{ref, policy}] = true
 		progress := func(done, total int64) {
 			if a.Progress != nil {
 				a.Progress(image.Sentence(ref, done, total))
 			}
 		}
-		if _, err := e.images.Ensure(ctx, ref, progress); err != nil {
+		if _, err := e.images.Prepare(ctx, ref, policy, progress); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+func pullPolicy(c *resourcev1.ContainerSpec) image.Policy {
+	switch c.GetPullPolicy() {
+	case resourcev1.PullPolicy_PULL_POLICY_ALWAYS:
+		return image.Always
+	case resourcev1.PullPolicy_PULL_POLICY_NEVER:
+		return image.Never
+	}
+	return image.IfNotPresent
 }
 
 func (e *Engine) attach(ctx context.Context, uid id.Sandbox, a engine.Attempt) error {

@@ -133,9 +133,9 @@ func (p *product) agreeOn(c codes, who, input int, said, due uint8) error {
 		nodes[i] = one.nodes[p.code(c, i).class]
 		n := one.rest[nodes[i]]
 		m := n.m
-		if n.waits() {
-			m.waitingFor = p.names(p.code(c, i).mask)
-		} else if len(m.waitingFor) > 0 { // and it does not matter for whom
+		if mask := p.code(c, i).mask; n.waits() && mask != 0 {
+			m.waitingFor = p.names(mask)
+		} else if len(m.waitingFor) > 0 { // and it does not matter for whom: no clock runs while all are stopped
 			m.waitingFor = p.names(p.tables[i].masks)
 		}
 		if due>>i&1 != 0 {

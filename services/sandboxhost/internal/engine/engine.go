@@ -46,11 +46,8 @@ type Engine interface {
 	// is finished by doing it again.
 	Do(ctx context.Context, a Attempt, action Action) error
 
-	// Exec runs one command inside a running container and returns when it has ended,
-	// with the code that it ended with. Its kinds: NotFound if there is no such
-	// container or program, Invalid if it cannot be run, Unavailable if that could not
-	// be asked; when ctx ends, its cause. Whatever it started is ended with it.
-	Exec(ctx context.Context, c Command) (CommandResult, error)
+	// What is done inside of sandboxes that run.
+	Inside
 
 	// Changes delivers the uid of a sandbox that should be observed again: a
 	// container ended, was killed for memory, or something else was noticed. An
@@ -201,28 +198,4 @@ type Exit struct {
 	Unknown bool
 	// At is when it ended, or when that was noticed if Unknown.
 	At time.Time
-}
-
-// Command is a command to run inside a container, beside its main process.
-type Command struct {
-	// ContainerID is the id of the container.
-	ContainerID string
-	// ID of the command within the container. Two with the same id do not run at once:
-	// one that is left from an earlier life of this process is ended first.
-	ID string
-	// Args are program and arguments.
-	Args []string
-	// Adopt is true for one that is not ended but waited for, when it is found running
-	// under the same id, and that goes on when ctx is cancelled. A deadline ends it all
-	// the same.
-	Adopt bool
-}
-
-// CommandResult is how a command has ended.
-type CommandResult struct {
-	// Code is the exit code, 128 + signal if one ended it.
-	Code uint32
-	// Output is the beginning of what it printed, at most 1 KiB. Empty for one that
-	// was adopted.
-	Output string
 }

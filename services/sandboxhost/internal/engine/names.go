@@ -52,7 +52,8 @@ func withoutInPlace(spec *resourcev1.SandboxSpec) *resourcev1.SandboxSpec {
 	spec.RestartBackoff, spec.TerminationGracePeriod = nil, nil
 	spec.Disconnect, spec.NodeSelector = nil, nil
 	for _, c := range spec.GetContainers() {
-		c.Limits = nil
+		c.Limits, c.Ports = nil, nil
+		c.StartupProbe, c.LivenessProbe, c.ReadinessProbe = nil, nil, nil
 	}
 	return spec
 }

@@ -100,6 +100,8 @@ func (k *keeper) message(d Decision) string {
 		return ""
 	case d.Reason == ReasonStepFailed && k.life.failure != nil:
 		return clip(k.life.failure.Error())
+	case d.Reason == ReasonUnhealthy && d.Phase == stopping:
+		return clip(k.life.unhealthy)
 	case d.Reason == ReasonHeld && d.Phase == stopping:
 		held, _ := k.host.heldBy(k.rec.GetWish().GetManager())
 		return held.sentence()

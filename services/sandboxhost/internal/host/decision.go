@@ -26,6 +26,8 @@ const (
 	endFailed   = sandboxhostv1.AttemptEnd_ATTEMPT_END_FAILED
 	endReboot   = sandboxhostv1.AttemptEnd_ATTEMPT_END_REBOOT
 	endHeld     = sandboxhostv1.AttemptEnd_ATTEMPT_END_HELD
+
+	endUnhealthy = sandboxhostv1.AttemptEnd_ATTEMPT_END_UNHEALTHY
 )
 
 // Kind says what a Decision asks for.
@@ -79,6 +81,8 @@ type Input struct {
 	ImagesReady bool
 	// Failed is true when a step of this attempt cannot succeed.
 	Failed bool
+	// Unhealthy is true when a startup or liveness probe of this attempt says no.
+	Unhealthy bool
 	// GraceOver has the ids of containers that are ended by force now: their grace
 	// period has passed since their stop began, or the deadline of a hold is over.
 	GraceOver map[string]bool

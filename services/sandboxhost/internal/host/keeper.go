@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"math/rand/v2"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -34,7 +35,9 @@ type keeper struct {
 	look chan struct{} // observe again
 	held chan struct{} // the holds have changed
 	mail chan letter
-	done chan struct{} // closed when it has ended
+
+	checked chan struct{} // the prober has something new
+	done    chan struct{} // closed when it has ended
 
 	rec      *sandboxhostv1.SandboxRecord // never changed once set: readers have parts of it
 	hash     string                       // of the wish's spec
@@ -48,12 +51,15 @@ type keeper struct {
 	heard    uint64     // version of the holds that was acted on last
 	shown    shownNotes // what the hub has beside the record
 	progress chan string
+	watch    watching
+	probers  sync.WaitGroup // of all attempts; run waits for them
 }
 
 // lifeNotes is what a keeper remembers of one attempt, and forgets with it.
 type lifeNotes struct {
 	images    bool          // present
 	failure   error         // of a step that cannot succeed
+	unhealthy string        // what a probe says that ends the attempt
 	last      engine.Action // that was done
 	repeated  int           // how often that was done in a row, without the first
 	noted     map[string]bool
@@ -72,6 +78,7 @@ func newKeeper(h *Host, uid id.Sandbox, name string) *keeper {
 		done:     make(chan struct{}),
 		life:     newLife(),
 		progress: make(chan string, 1),
+		checked:  make(chan struct{}, 1),
 	}
 }
 
@@ -98,6 +105,8 @@ func (k *keeper) hintHeld() {
 // run is the life of a keeper: advance until at rest, wait, and again.
 func (k *keeper) run(ctx context.Context) {
 	defer close(k.done)
+	defer k.probers.Wait()
+	defer k.unwatch()
 	for ctx.Err() == nil && !k.ended {
 		k.wait(ctx, k.advance(ctx))
 	}
@@ -109,6 +118,7 @@ func (k *keeper) advance(ctx context.Context) time.Duration {
 	for ctx.Err() == nil && !k.ended && k.rec != nil {
 		now := k.host.deps.Now()
 		k.hear()
+		k.tend(ctx)
 		if k.retry.at > now {
 			return k.retry.at - now
 		}
@@ -149,6 +159,7 @@ func (k *keeper) wait(ctx context.Context, limit time.Duration) {
 	case l := <-k.mail:
 		k.read(l)
 	case <-k.held: // the next decision hears of it
+	case <-k.checked: // the next decision takes it in
 	case <-k.look:
 		k.fresh = false
 		if k.retry.blind || k.rec.GetStatus().GetPhase() == running { // somebody can see again, or something ended
@@ -182,6 +193,7 @@ func (k *keeper) input(now time.Duration) Input {
 		BackoffOver: k.rec.GetNextAtBoottime() == nil || k.rec.GetNextAtBoottime().AsDuration() <= now,
 		ImagesReady: k.life.images,
 		Failed:      k.life.failure != nil,
+		Unhealthy:   k.life.unhealthy != "",
 		GraceOver:   k.graceOver(now, held.over(now)),
 		Noted:       k.life.noted,
 		Signalled:   k.life.signalled,

@@ -30,6 +30,7 @@ type model struct {
 	saved     *sandboxhostv1.SandboxRecord // as the journal has it
 	images    bool
 	failed    bool
+	unhealthy bool
 	cutOff    bool
 	held      bool
 	deadline  bool // of the hold is over
@@ -51,7 +52,7 @@ func newModel(t *testing.T, spec *resourcev1.SandboxSpec) *model {
 func (m *model) at() moment { return moment{Wall: time.Unix(1e9, 0), Boot: time.Hour} }
 
 func (m *model) forgetLife() {
-	m.images, m.failed, m.graceOver = false, false, false
+	m.images, m.failed, m.graceOver, m.unhealthy = false, false, false, false
 	m.signalled, m.noted = make(map[string]syscall.Signal), make(map[string]bool)
 }
 
@@ -90,7 +91,7 @@ func (m *model) step() (rested bool) {
 	m.t.Helper()
 	in := Input{
 		Record: m.rec, SpecHash: m.hash(m.rec.GetWish().GetSpec()), Observed: m.observe(),
-		CutOff: m.cutOff, Held: m.held, BackoffOver: true, ImagesReady: m.images, Failed: m.failed,
+		CutOff: m.cutOff, Held: m.held, BackoffOver: true, ImagesReady: m.images, Failed: m.failed, Unhealthy: m.unhealthy,
 		GraceOver: make(map[string]bool), Noted: m.noted, Signalled: m.signalled,
 	}
 	for _, c := range in.Observed.Containers {
@@ -257,7 +258,7 @@ func (m *model) alive() int {
 // disturb does something that may happen at any time.
 func (m *model) disturb(r *rand.Rand) {
 	name := string(rune('a' + r.IntN(3)))
-	switch r.IntN(11) {
+	switch r.IntN(12) {
 	case 0:
 		_ = m.engine.End(m.uid, name, engine.Exit{Code: uint32(r.IntN(2))}) // may not run
 	case 1:
@@ -283,6 +284,8 @@ func (m *model) disturb(r *rand.Rand) {
 		m.reboot()
 	case 9: // a hold is placed or lifted
 		m.held, m.deadline = !m.held, r.IntN(3) == 0
+	case 11: // a probe says no
+		m.unhealthy = m.rec.GetStatus().GetPhase() == running
 	case 10: // other limits, in place
 		m.wish(func(s *resourcev1.SandboxSpec) {
 			c := s.GetContainers()[r.IntN(len(s.GetContainers()))]

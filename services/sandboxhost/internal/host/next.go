@@ -23,7 +23,8 @@ import (
 //
 // When a container ends by itself and the restart policy says restart, the others
 // are stopped and a new attempt begins after a back-off; else the others go on
-// until all have ended. The wish for another spec ends an attempt as well, and so
+// until all have ended. A startup or liveness probe that says no ends the attempt as
+// such an end does. The wish for another spec ends an attempt as well, and so
 // does a hold, under which no other begins.
 func Next(in Input) Decision {
 	if slices.ContainsFunc(in.Observed.Containers, unreadable) {
@@ -62,6 +63,8 @@ func (in Input) mustEnd() (sandboxhostv1.AttemptEnd, string) {
 		return endFailed, ReasonStepFailed
 	case allEnded(in.Record) || initFailed(in.Record) || restarts(in.Record):
 		return endExited, ReasonExited
+	case in.Unhealthy && status.GetPhase() == running:
+		return endUnhealthy, ReasonUnhealthy
 	case status.GetPhase() == starting && len(in.Observed.Containers) > 0 && !in.Observed.Namespaces:
 		return endFailed, ReasonNamespacesLost
 	}
@@ -140,7 +143,8 @@ func (in Input) windDown() Decision {
 	}
 	again, backoff := in.again()
 	// A plain restart keeps namespaces and address for the attempt that follows.
-	keep := again && in.Record.GetEnd() == endExited && in.Record.GetAttemptSpecHash() == in.SpecHash
+	end := in.Record.GetEnd()
+	keep := again && (end == endExited || end == endUnhealthy) && in.Record.GetAttemptSpecHash() == in.SpecHash
 	status := in.Record.GetStatus()
 	switch {
 	case !keep && !in.Observed.Empty():
@@ -172,7 +176,7 @@ func (in Input) again() (again, backoff bool) {
 		return true, false
 	case end == endReboot, end == endHeld:
 		return !never || !anyStarted(in.Record), false
-	case end == endFailed:
+	case end == endFailed, end == endUnhealthy:
 		return !never, true
 	}
 	return restarts(in.Record), true

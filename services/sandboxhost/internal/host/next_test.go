@@ -212,6 +212,10 @@ func TestNext_Life(t *testing.T) {
 		{"other limits after the end", specOf(never, exit("1")), func(m *model) {
 			m.wish(func(s *resourcev1.SandboxSpec) { s.Containers[0].Limits = limits(7) })
 		}, 2, failed, ReasonExited, 0},
+		{"unhealthy and comes again", specOf(onFailure, sleep()), func(m *model) { m.unhealthy = true }, 2, running, "", 1},
+		{"unhealthy and must not run twice", specOf(never, sleep()), func(m *model) {
+			m.unhealthy = true
+		}, 1, failed, ReasonUnhealthy, 0},
 		{"policy and grace in place", specOf(always, sleep()), func(m *model) {
 			m.wish(func(s *resourcev1.SandboxSpec) {
 				s.RestartPolicy, s.TerminationGracePeriod = never, durationpb.New(time.Second)

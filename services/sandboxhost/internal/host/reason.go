@@ -25,6 +25,8 @@ const (
 	ReasonReboot = "NODE_REBOOTED"
 	// ReasonExited: containers ended by themselves.
 	ReasonExited = "CONTAINER_EXITED"
+	// ReasonUnhealthy: a startup or liveness probe says no; the message has the cause.
+	ReasonUnhealthy = "UNHEALTHY"
 	// ReasonStepFailed: a step cannot succeed; the message has the cause.
 	ReasonStepFailed = "STEP_FAILED"
 	// ReasonNamespacesLost: the namespaces of an attempt went away.

@@ -52,6 +52,7 @@ func startAttempt(r *sandboxhostv1.SandboxRecord, n uint64, hash string, at mome
 		s.Containers = append(s.Containers, &resourcev1.ContainerStatus{Name: c.GetName()})
 	}
 	enterPhase(s, pending, at)
+	setReady(r, at)
 }
 
 func enterPhase(s *resourcev1.SandboxStatus, phase resourcev1.SandboxPhase, at moment) {
@@ -159,6 +160,7 @@ func enter(r *sandboxhostv1.SandboxRecord, d Decision, message string, at moment
 		r.RunningSinceBoottime = durationpb.New(at.Boot)
 		s.ObservedGeneration = r.GetWish().GetGeneration()
 	case stopping:
+		forgetHealth(s)
 		r.End = d.End
 		r.StopSentBoottime = durationpb.New(at.Boot)
 		r.NextAtBoottime = nil
@@ -166,6 +168,7 @@ func enter(r *sandboxhostv1.SandboxRecord, d Decision, message string, at moment
 		r.StopSentBoottime, r.RunningSinceBoottime, r.Stops = nil, nil, nil
 		s.Addresses = nil
 	}
+	setReady(r, at)
 }
 
 // noteExit writes down how a container ended.
@@ -196,7 +199,7 @@ func noteExit(r *sandboxhostv1.SandboxRecord, c engine.Container, at moment) {
 	}
 	for _, cs := range s.GetContainers() {
 		if cs.GetName() == e.GetContainer() && e.GetAttempt() == s.GetAttempt() {
-			cs.Exit, cs.Pid, cs.Limits = e, 0, nil
+			cs.Exit, cs.Pid, cs.Limits, cs.Conditions = e, 0, nil, nil
 			cs.OomKills = max(cs.GetOomKills(), e.GetOomKills())
 		}
 	}
@@ -206,7 +209,7 @@ func noteExit(r *sandboxhostv1.SandboxRecord, c engine.Container, at moment) {
 func begin(r *sandboxhostv1.SandboxRecord, hash string, failures uint32, wait time.Duration, at moment) {
 	s := r.GetStatus()
 	message := describeExits(s)
-	if r.GetEnd() == endFailed {
+	if r.GetEnd() == endFailed || r.GetEnd() == endUnhealthy {
 		message = s.GetMessage()
 	}
 	startAttempt(r, s.GetAttempt()+1, hash, at)

@@ -403,7 +403,8 @@ func (x *Sandbox) GetStatus() *SandboxStatus {
 // SandboxSpec says what a sandbox should be. What is marked "in place" can be
 // changed while the containers go on; a change of anything else replaces them, in
 // order, under a new attempt. In place are desired, restart_policy, restart_backoff,
-// termination_grace_period, disconnect, node_selector, and the limits of containers.
+// termination_grace_period, disconnect, node_selector, and of containers limits,
+// probes and ports.
 type SandboxSpec struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Whether it should run.
@@ -658,6 +659,18 @@ type ContainerSpec struct {
 	PreStop *ExecAction `protobuf:"bytes,33,opt,name=pre_stop,json=preStop,proto3" json:"pre_stop,omitempty"`
 	// When the registry is asked for the image. Unset means PULL_POLICY_IF_NOT_PRESENT.
 	PullPolicy PullPolicy `protobuf:"varint,40,opt,name=pull_policy,json=pullPolicy,proto3,enum=staddle.resource.v1.PullPolicy" json:"pull_policy,omitempty"`
+	// Asked first, until it says yes: only then are the others asked. When it says
+	// no the attempt ends as if a container had ended, and the restart policy decides
+	// whether there is another. In place.
+	StartupProbe *Probe `protobuf:"bytes,34,opt,name=startup_probe,json=startupProbe,proto3" json:"startup_probe,omitempty"`
+	// When it says no the attempt ends in the same way. In place.
+	LivenessProbe *Probe `protobuf:"bytes,35,opt,name=liveness_probe,json=livenessProbe,proto3" json:"liveness_probe,omitempty"`
+	// Whether the container can do its work now: the sandbox is ready only while all
+	// of its readiness probes say yes. In place.
+	ReadinessProbe *Probe `protobuf:"bytes,36,opt,name=readiness_probe,json=readinessProbe,proto3" json:"readiness_probe,omitempty"`
+	// Ports on which it will listen, at most 32: the sandbox is ready when all of them
+	// have been seen open in this attempt. In place.
+	Ports []*ContainerPort `protobuf:"bytes,37,rep,name=ports,proto3" json:"ports,omitempty"`
 	// Folders in memory; at most 16. No two mounts of a container, of whatever kind,
 	// have one path.
 	Tmpfs []*TmpfsMount `protobuf:"bytes,10,rep,name=tmpfs,proto3" json:"tmpfs,omitempty"`
@@ -815,6 +828,34 @@ func (x *ContainerSpec) GetPullPolicy() PullPolicy {
 		return x.PullPolicy
 	}
 	return PullPolicy_PULL_POLICY_UNSPECIFIED
+}
+
+func (x *ContainerSpec) GetStartupProbe() *Probe {
+	if x != nil {
+		return x.StartupProbe
+	}
+	return nil
+}
+
+func (x *ContainerSpec) GetLivenessProbe() *Probe {
+	if x != nil {
+		return x.LivenessProbe
+	}
+	return nil
+}
+
+func (x *ContainerSpec) GetReadinessProbe() *Probe {
+	if x != nil {
+		return x.ReadinessProbe
+	}
+	return nil
+}
+
+func (x *ContainerSpec) GetPorts() []*ContainerPort {
+	if x != nil {
+		return x.Ports
+	}
+	return nil
 }
 
 func (x *ContainerSpec) GetTmpfs() []*TmpfsMount {
@@ -1338,7 +1379,11 @@ type SandboxStatus struct {
 	// When each phase of this attempt was entered, in order.
 	PhaseTimes []*PhaseTime `protobuf:"bytes,13,rep,name=phase_times,json=phaseTimes,proto3" json:"phase_times,omitempty"`
 	// Name of the node that reports.
-	Node          string `protobuf:"bytes,14,opt,name=node,proto3" json:"node,omitempty"`
+	Node string `protobuf:"bytes,14,opt,name=node,proto3" json:"node,omitempty"`
+	// Conditions, one per type. "Ready": it runs, its ports are open, and its startup
+	// and readiness probes say yes. UNKNOWN only where nothing was ever known; an answer
+	// that cannot be had leaves the last one. At most 8.
+	Conditions    []*Condition `protobuf:"bytes,15,rep,name=conditions,proto3" json:"conditions,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1471,6 +1516,13 @@ func (x *SandboxStatus) GetNode() string {
 	return ""
 }
 
+func (x *SandboxStatus) GetConditions() []*Condition {
+	if x != nil {
+		return x.Conditions
+	}
+	return nil
+}
+
 // PhaseTime says when a phase of the current attempt was entered.
 type PhaseTime struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1545,7 +1597,11 @@ type ContainerStatus struct {
 	OomKills uint64 `protobuf:"varint,6,opt,name=oom_kills,json=oomKills,proto3" json:"oom_kills,omitempty"`
 	// The limits that it has now. They differ from those of the spec while a change is
 	// on its way, or cannot be made. Unset while it does not run.
-	Limits        *ResourceLimits `protobuf:"bytes,7,opt,name=limits,proto3" json:"limits,omitempty"`
+	Limits *ResourceLimits `protobuf:"bytes,7,opt,name=limits,proto3" json:"limits,omitempty"`
+	// Conditions, one per type, of what its spec asks to be watched: "Started" (startup
+	// probe), "Live" (liveness probe), "Ready" (readiness probe), "Listening" (ports).
+	// Empty while it does not run. At most 8.
+	Conditions    []*Condition `protobuf:"bytes,8,rep,name=conditions,proto3" json:"conditions,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1625,6 +1681,13 @@ func (x *ContainerStatus) GetOomKills() uint64 {
 func (x *ContainerStatus) GetLimits() *ResourceLimits {
 	if x != nil {
 		return x.Limits
+	}
+	return nil
+}
+
+func (x *ContainerStatus) GetConditions() []*Condition {
+	if x != nil {
+		return x.Conditions
 	}
 	return nil
 }
@@ -1747,7 +1810,7 @@ var File_staddle_resource_v1_sandbox_proto protoreflect.FileDescriptor
 
 const file_staddle_resource_v1_sandbox_proto_rawDesc = "" +
 	"\n" +
-	"!staddle/resource/v1/sandbox.proto\x12\x13staddle.resource.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a'staddle/resource/v1/sandbox_image.proto\x1a&staddle/resource/v1/sandbox_life.proto\x1a'staddle/resource/v1/sandbox_mount.proto\x1a*staddle/resource/v1/sandbox_security.proto\"\xc0\x01\n" +
+	"!staddle/resource/v1/sandbox.proto\x12\x13staddle.resource.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1estaddle/resource/v1/node.proto\x1a'staddle/resource/v1/sandbox_image.proto\x1a&staddle/resource/v1/sandbox_life.proto\x1a'staddle/resource/v1/sandbox_mount.proto\x1a'staddle/resource/v1/sandbox_probe.proto\x1a*staddle/resource/v1/sandbox_security.proto\"\xc0\x01\n" +
 	"\aSandbox\x124\n" +
 	"\x04spec\x18\x01 \x01(\v2 .staddle.resource.v1.SandboxSpecR\x04spec\x12C\n" +
 	"\tplacement\x18\x02 \x01(\v2%.staddle.resource.v1.SandboxPlacementR\tplacement\x12:\n" +
@@ -1785,7 +1848,7 @@ const file_staddle_resource_v1_sandbox_proto_rawDesc = "" +
 	"\x10DisconnectPolicy\x12K\n" +
 	"\n" +
 	"stop_after\x18\x01 \x01(\v2\x19.google.protobuf.DurationB\x11\xbaH\x0e\xaa\x01\v\"\x05\b\x80\x9a\x9e\x012\x02\b\n" +
-	"R\tstopAfter\"\xa1\x10\n" +
+	"R\tstopAfter\"\xa4\x13\n" +
 	"\rContainerSpec\x12>\n" +
 	"\x04name\x18\x01 \x01(\tB*\xbaH'r%\x10\x01\x18 2\x1f^[a-z0-9]([-a-z0-9]*[a-z0-9])?$R\x04name\x12 \n" +
 	"\x05image\x18\x02 \x01(\tB\n" +
@@ -1808,6 +1871,10 @@ const file_staddle_resource_v1_sandbox_proto_rawDesc = "" +
 	"\bpre_stop\x18! \x01(\v2\x1f.staddle.resource.v1.ExecActionR\apreStop\x12J\n" +
 	"\vpull_policy\x18( \x01(\x0e2\x1f.staddle.resource.v1.PullPolicyB\b\xbaH\x05\x82\x01\x02\x10\x01R\n" +
 	"pullPolicy\x12?\n" +
+	"\rstartup_probe\x18\" \x01(\v2\x1a.staddle.resource.v1.ProbeR\fstartupProbe\x12A\n" +
+	"\x0eliveness_probe\x18# \x01(\v2\x1a.staddle.resource.v1.ProbeR\rlivenessProbe\x12C\n" +
+	"\x0freadiness_probe\x18$ \x01(\v2\x1a.staddle.resource.v1.ProbeR\x0ereadinessProbe\x12B\n" +
+	"\x05ports\x18% \x03(\v2\".staddle.resource.v1.ContainerPortB\b\xbaH\x05\x92\x01\x02\x10 R\x05ports\x12?\n" +
 	"\x05tmpfs\x18\n" +
 	" \x03(\v2\x1f.staddle.resource.v1.TmpfsMountB\b\xbaH\x05\x92\x01\x02\x10\x10R\x05tmpfs\x12?\n" +
 	"\x05files\x18\v \x03(\v2\x1f.staddle.resource.v1.ConfigFileB\b\xbaH\x05\x92\x01\x02\x10@R\x05files\x12E\n" +
@@ -1820,9 +1887,9 @@ const file_staddle_resource_v1_sandbox_proto_rawDesc = "" +
 	"\bsecurity\x18\x10 \x01(\v2!.staddle.resource.v1.SecuritySpecR\bsecurity\x12;\n" +
 	"\x06groups\x18\x11 \x03(\tB#\xbaH \x92\x01\x1d\x10 \"\x19r\x17\x10\x01\x18@2\x11^[A-Za-z0-9_.-]+$R\x06groups\x12\x10\n" +
 	"\x03tty\x18\x12 \x01(\bR\x03tty\x12\x14\n" +
-	"\x05stdin\x18\x13 \x01(\bR\x05stdin:\xd3\x02\xbaH\xcf\x02\x1a\xe4\x01\n" +
-	"\x13mounts.unique_paths\x12.no two mounts of a container may have one path\x1a\x9c\x01(this.disks.map(m, m.path) + this.tmpfs.map(m, m.path) + this.files.map(m, m.path) + this.scratch.map(m, m.path) + this.host_mounts.map(m, m.path)).unique()\x1af\n" +
-	"\x1econtainer.init_has_no_pre_stop\x12!an init container has no pre_stop\x1a!!this.init || !has(this.pre_stop)B\x13\n" +
+	"\x05stdin\x18\x13 \x01(\bR\x05stdin:\xc9\x03\xbaH\xc5\x03\x1a\xe4\x01\n" +
+	"\x13mounts.unique_paths\x12.no two mounts of a container may have one path\x1a\x9c\x01(this.disks.map(m, m.path) + this.tmpfs.map(m, m.path) + this.files.map(m, m.path) + this.scratch.map(m, m.path) + this.host_mounts.map(m, m.path)).unique()\x1a\xdb\x01\n" +
+	"\x13container.init_ends\x122an init container has no pre_stop, probes or ports\x1a\x8f\x01!this.init || !(has(this.pre_stop) || has(this.startup_probe) || has(this.liveness_probe) || has(this.readiness_probe) || size(this.ports) > 0)B\x13\n" +
 	"\x11_oom_score_adjust\"\x85\x01\n" +
 	"\tHostEntry\x12!\n" +
 	"\aaddress\x18\x01 \x01(\tB\a\xbaH\x04r\x02p\x01R\aaddress\x12U\n" +
@@ -1871,7 +1938,7 @@ const file_staddle_resource_v1_sandbox_proto_rawDesc = "" +
 	"\x04node\x18\x01 \x01(\tB\a\xbaH\x04r\x02\x18?R\x04node\x12\"\n" +
 	"\bnode_uid\x18\x02 \x01(\tB\a\xbaH\x04r\x02\x18\x1aR\anodeUid\x127\n" +
 	"\tplaced_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\bplacedAt\x12 \n" +
-	"\x06reason\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x06reason\"\xc3\x05\n" +
+	"\x06reason\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x06reason\"\x8d\x06\n" +
 	"\rSandboxStatus\x12/\n" +
 	"\x13observed_generation\x18\x01 \x01(\x04R\x12observedGeneration\x12\x10\n" +
 	"\x03seq\x18\x02 \x01(\x04R\x03seq\x12\x18\n" +
@@ -1892,11 +1959,14 @@ const file_staddle_resource_v1_sandbox_proto_rawDesc = "" +
 	"tornDownAt\x12I\n" +
 	"\vphase_times\x18\r \x03(\v2\x1e.staddle.resource.v1.PhaseTimeB\b\xbaH\x05\x92\x01\x02\x10\bR\n" +
 	"phaseTimes\x12\x1b\n" +
-	"\x04node\x18\x0e \x01(\tB\a\xbaH\x04r\x02\x18?R\x04node\"\x89\x01\n" +
+	"\x04node\x18\x0e \x01(\tB\a\xbaH\x04r\x02\x18?R\x04node\x12H\n" +
+	"\n" +
+	"conditions\x18\x0f \x03(\v2\x1e.staddle.resource.v1.ConditionB\b\xbaH\x05\x92\x01\x02\x10\bR\n" +
+	"conditions\"\x89\x01\n" +
 	"\tPhaseTime\x12A\n" +
 	"\x05phase\x18\x01 \x01(\x0e2!.staddle.resource.v1.SandboxPhaseB\b\xbaH\x05\x82\x01\x02\x10\x01R\x05phase\x129\n" +
 	"\n" +
-	"entered_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\tenteredAt\"\xa7\x02\n" +
+	"entered_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\tenteredAt\"\xf1\x02\n" +
 	"\x0fContainerStatus\x12\x1b\n" +
 	"\x04name\x18\x01 \x01(\tB\a\xbaH\x04r\x02\x18 R\x04name\x12\x18\n" +
 	"\x02id\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x02id\x12\x10\n" +
@@ -1905,7 +1975,10 @@ const file_staddle_resource_v1_sandbox_proto_rawDesc = "" +
 	"started_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\tstartedAt\x126\n" +
 	"\x04exit\x18\x05 \x01(\v2\".staddle.resource.v1.ContainerExitR\x04exit\x12\x1b\n" +
 	"\toom_kills\x18\x06 \x01(\x04R\boomKills\x12;\n" +
-	"\x06limits\x18\a \x01(\v2#.staddle.resource.v1.ResourceLimitsR\x06limits\"\x8b\x02\n" +
+	"\x06limits\x18\a \x01(\v2#.staddle.resource.v1.ResourceLimitsR\x06limits\x12H\n" +
+	"\n" +
+	"conditions\x18\b \x03(\v2\x1e.staddle.resource.v1.ConditionB\b\xbaH\x05\x92\x01\x02\x10\bR\n" +
+	"conditions\"\x8b\x02\n" +
 	"\rContainerExit\x12%\n" +
 	"\tcontainer\x18\x01 \x01(\tB\a\xbaH\x04r\x02\x18 R\tcontainer\x12\x18\n" +
 	"\aattempt\x18\x02 \x01(\x04R\aattempt\x12\x12\n" +
@@ -1990,12 +2063,15 @@ var file_staddle_resource_v1_sandbox_proto_goTypes = []any{
 	(*Sysctl)(nil),                // 23: staddle.resource.v1.Sysctl
 	(*ExecAction)(nil),            // 24: staddle.resource.v1.ExecAction
 	(PullPolicy)(0),               // 25: staddle.resource.v1.PullPolicy
-	(*TmpfsMount)(nil),            // 26: staddle.resource.v1.TmpfsMount
-	(*ConfigFile)(nil),            // 27: staddle.resource.v1.ConfigFile
-	(*ScratchMount)(nil),          // 28: staddle.resource.v1.ScratchMount
-	(*HostMount)(nil),             // 29: staddle.resource.v1.HostMount
-	(*SecuritySpec)(nil),          // 30: staddle.resource.v1.SecuritySpec
-	(*timestamppb.Timestamp)(nil), // 31: google.protobuf.Timestamp
+	(*Probe)(nil),                 // 26: staddle.resource.v1.Probe
+	(*ContainerPort)(nil),         // 27: staddle.resource.v1.ContainerPort
+	(*TmpfsMount)(nil),            // 28: staddle.resource.v1.TmpfsMount
+	(*ConfigFile)(nil),            // 29: staddle.resource.v1.ConfigFile
+	(*ScratchMount)(nil),          // 30: staddle.resource.v1.ScratchMount
+	(*HostMount)(nil),             // 31: staddle.resource.v1.HostMount
+	(*SecuritySpec)(nil),          // 32: staddle.resource.v1.SecuritySpec
+	(*timestamppb.Timestamp)(nil), // 33: google.protobuf.Timestamp
+	(*Condition)(nil),             // 34: staddle.resource.v1.Condition
 }
 var file_staddle_resource_v1_sandbox_proto_depIdxs = []int32{
 	6,  // 0: staddle.resource.v1.Sandbox.spec:type_name -> staddle.resource.v1.SandboxSpec
@@ -2019,32 +2095,38 @@ var file_staddle_resource_v1_sandbox_proto_depIdxs = []int32{
 	20, // 18: staddle.resource.v1.ContainerSpec.termination_grace_period:type_name -> google.protobuf.Duration
 	24, // 19: staddle.resource.v1.ContainerSpec.pre_stop:type_name -> staddle.resource.v1.ExecAction
 	25, // 20: staddle.resource.v1.ContainerSpec.pull_policy:type_name -> staddle.resource.v1.PullPolicy
-	26, // 21: staddle.resource.v1.ContainerSpec.tmpfs:type_name -> staddle.resource.v1.TmpfsMount
-	27, // 22: staddle.resource.v1.ContainerSpec.files:type_name -> staddle.resource.v1.ConfigFile
-	28, // 23: staddle.resource.v1.ContainerSpec.scratch:type_name -> staddle.resource.v1.ScratchMount
-	29, // 24: staddle.resource.v1.ContainerSpec.host_mounts:type_name -> staddle.resource.v1.HostMount
-	10, // 25: staddle.resource.v1.ContainerSpec.ulimits:type_name -> staddle.resource.v1.Ulimit
-	30, // 26: staddle.resource.v1.ContainerSpec.security:type_name -> staddle.resource.v1.SecuritySpec
-	3,  // 27: staddle.resource.v1.EnvironmentVariable.from:type_name -> staddle.resource.v1.SandboxField
-	31, // 28: staddle.resource.v1.SandboxPlacement.placed_at:type_name -> google.protobuf.Timestamp
-	4,  // 29: staddle.resource.v1.SandboxStatus.phase:type_name -> staddle.resource.v1.SandboxPhase
-	31, // 30: staddle.resource.v1.SandboxStatus.phase_at:type_name -> google.protobuf.Timestamp
-	17, // 31: staddle.resource.v1.SandboxStatus.containers:type_name -> staddle.resource.v1.ContainerStatus
-	18, // 32: staddle.resource.v1.SandboxStatus.exits:type_name -> staddle.resource.v1.ContainerExit
-	31, // 33: staddle.resource.v1.SandboxStatus.next_at:type_name -> google.protobuf.Timestamp
-	31, // 34: staddle.resource.v1.SandboxStatus.torn_down_at:type_name -> google.protobuf.Timestamp
-	16, // 35: staddle.resource.v1.SandboxStatus.phase_times:type_name -> staddle.resource.v1.PhaseTime
-	4,  // 36: staddle.resource.v1.PhaseTime.phase:type_name -> staddle.resource.v1.SandboxPhase
-	31, // 37: staddle.resource.v1.PhaseTime.entered_at:type_name -> google.protobuf.Timestamp
-	31, // 38: staddle.resource.v1.ContainerStatus.started_at:type_name -> google.protobuf.Timestamp
-	18, // 39: staddle.resource.v1.ContainerStatus.exit:type_name -> staddle.resource.v1.ContainerExit
-	12, // 40: staddle.resource.v1.ContainerStatus.limits:type_name -> staddle.resource.v1.ResourceLimits
-	31, // 41: staddle.resource.v1.ContainerExit.exited_at:type_name -> google.protobuf.Timestamp
-	42, // [42:42] is the sub-list for method output_type
-	42, // [42:42] is the sub-list for method input_type
-	42, // [42:42] is the sub-list for extension type_name
-	42, // [42:42] is the sub-list for extension extendee
-	0,  // [0:42] is the sub-list for field type_name
+	26, // 21: staddle.resource.v1.ContainerSpec.startup_probe:type_name -> staddle.resource.v1.Probe
+	26, // 22: staddle.resource.v1.ContainerSpec.liveness_probe:type_name -> staddle.resource.v1.Probe
+	26, // 23: staddle.resource.v1.ContainerSpec.readiness_probe:type_name -> staddle.resource.v1.Probe
+	27, // 24: staddle.resource.v1.ContainerSpec.ports:type_name -> staddle.resource.v1.ContainerPort
+	28, // 25: staddle.resource.v1.ContainerSpec.tmpfs:type_name -> staddle.resource.v1.TmpfsMount
+	29, // 26: staddle.resource.v1.ContainerSpec.files:type_name -> staddle.resource.v1.ConfigFile
+	30, // 27: staddle.resource.v1.ContainerSpec.scratch:type_name -> staddle.resource.v1.ScratchMount
+	31, // 28: staddle.resource.v1.ContainerSpec.host_mounts:type_name -> staddle.resource.v1.HostMount
+	10, // 29: staddle.resource.v1.ContainerSpec.ulimits:type_name -> staddle.resource.v1.Ulimit
+	32, // 30: staddle.resource.v1.ContainerSpec.security:type_name -> staddle.resource.v1.SecuritySpec
+	3,  // 31: staddle.resource.v1.EnvironmentVariable.from:type_name -> staddle.resource.v1.SandboxField
+	33, // 32: staddle.resource.v1.SandboxPlacement.placed_at:type_name -> google.protobuf.Timestamp
+	4,  // 33: staddle.resource.v1.SandboxStatus.phase:type_name -> staddle.resource.v1.SandboxPhase
+	33, // 34: staddle.resource.v1.SandboxStatus.phase_at:type_name -> google.protobuf.Timestamp
+	17, // 35: staddle.resource.v1.SandboxStatus.containers:type_name -> staddle.resource.v1.ContainerStatus
+	18, // 36: staddle.resource.v1.SandboxStatus.exits:type_name -> staddle.resource.v1.ContainerExit
+	33, // 37: staddle.resource.v1.SandboxStatus.next_at:type_name -> google.protobuf.Timestamp
+	33, // 38: staddle.resource.v1.SandboxStatus.torn_down_at:type_name -> google.protobuf.Timestamp
+	16, // 39: staddle.resource.v1.SandboxStatus.phase_times:type_name -> staddle.resource.v1.PhaseTime
+	34, // 40: staddle.resource.v1.SandboxStatus.conditions:type_name -> staddle.resource.v1.Condition
+	4,  // 41: staddle.resource.v1.PhaseTime.phase:type_name -> staddle.resource.v1.SandboxPhase
+	33, // 42: staddle.resource.v1.PhaseTime.entered_at:type_name -> google.protobuf.Timestamp
+	33, // 43: staddle.resource.v1.ContainerStatus.started_at:type_name -> google.protobuf.Timestamp
+	18, // 44: staddle.resource.v1.ContainerStatus.exit:type_name -> staddle.resource.v1.ContainerExit
+	12, // 45: staddle.resource.v1.ContainerStatus.limits:type_name -> staddle.resource.v1.ResourceLimits
+	34, // 46: staddle.resource.v1.ContainerStatus.conditions:type_name -> staddle.resource.v1.Condition
+	33, // 47: staddle.resource.v1.ContainerExit.exited_at:type_name -> google.protobuf.Timestamp
+	48, // [48:48] is the sub-list for method output_type
+	48, // [48:48] is the sub-list for method input_type
+	48, // [48:48] is the sub-list for extension type_name
+	48, // [48:48] is the sub-list for extension extendee
+	0,  // [0:48] is the sub-list for field type_name
 }
 
 func init() { file_staddle_resource_v1_sandbox_proto_init() }
@@ -2052,9 +2134,11 @@ func file_staddle_resource_v1_sandbox_proto_init() {
 	if File_staddle_resource_v1_sandbox_proto != nil {
 		return
 	}
+	file_staddle_resource_v1_node_proto_init()
 	file_staddle_resource_v1_sandbox_image_proto_init()
 	file_staddle_resource_v1_sandbox_life_proto_init()
 	file_staddle_resource_v1_sandbox_mount_proto_init()
+	file_staddle_resource_v1_sandbox_probe_proto_init()
 	file_staddle_resource_v1_sandbox_security_proto_init()
 	file_staddle_resource_v1_sandbox_proto_msgTypes[1].OneofWrappers = []any{}
 	file_staddle_resource_v1_sandbox_proto_msgTypes[3].OneofWrappers = []any{}

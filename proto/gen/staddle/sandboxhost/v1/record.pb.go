@@ -43,6 +43,8 @@ const (
 	AttemptEnd_ATTEMPT_END_REBOOT AttemptEnd = 5
 	// A hold applies.
 	AttemptEnd_ATTEMPT_END_HELD AttemptEnd = 6
+	// A startup or liveness probe says no.
+	AttemptEnd_ATTEMPT_END_UNHEALTHY AttemptEnd = 7
 )
 
 // Enum value maps for AttemptEnd.
@@ -55,6 +57,7 @@ var (
 		4: "ATTEMPT_END_FAILED",
 		5: "ATTEMPT_END_REBOOT",
 		6: "ATTEMPT_END_HELD",
+		7: "ATTEMPT_END_UNHEALTHY",
 	}
 	AttemptEnd_value = map[string]int32{
 		"ATTEMPT_END_UNSPECIFIED": 0,
@@ -64,6 +67,7 @@ var (
 		"ATTEMPT_END_FAILED":      4,
 		"ATTEMPT_END_REBOOT":      5,
 		"ATTEMPT_END_HELD":        6,
+		"ATTEMPT_END_UNHEALTHY":   7,
 	}
 )
 
@@ -599,7 +603,7 @@ const file_staddle_sandboxhost_v1_record_proto_rawDesc = "" +
 	"\tspec_hash\x18\x05 \x01(\tR\bspecHash\x12\x1f\n" +
 	"\vstop_signal\x18\n" +
 	" \x01(\rR\n" +
-	"stopSignal*\xb8\x01\n" +
+	"stopSignal*\xd3\x01\n" +
 	"\n" +
 	"AttemptEnd\x12\x1b\n" +
 	"\x17ATTEMPT_END_UNSPECIFIED\x10\x00\x12\x15\n" +
@@ -608,7 +612,8 @@ const file_staddle_sandboxhost_v1_record_proto_rawDesc = "" +
 	"\x12ATTEMPT_END_EXITED\x10\x03\x12\x16\n" +
 	"\x12ATTEMPT_END_FAILED\x10\x04\x12\x16\n" +
 	"\x12ATTEMPT_END_REBOOT\x10\x05\x12\x14\n" +
-	"\x10ATTEMPT_END_HELD\x10\x06B\xe4\x01\n" +
+	"\x10ATTEMPT_END_HELD\x10\x06\x12\x19\n" +
+	"\x15ATTEMPT_END_UNHEALTHY\x10\aB\xe4\x01\n" +
 	"\x1acom.staddle.sandboxhost.v1B\vRecordProtoP\x01Z?staddle.internal/proto/gen/staddle/sandboxhost/v1;sandboxhostv1\xa2\x02\x03SSX\xaa\x02\x16Staddle.Sandboxhost.V1\xca\x02\x16Staddle\\Sandboxhost\\V1\xe2\x02\"Staddle\\Sandboxhost\\V1\\GPBMetadata\xea\x02\x18Staddle::Sandboxhost::V1b\x06proto3"
 
 var (

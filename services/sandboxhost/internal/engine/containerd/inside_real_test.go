@@ -3,8 +3,11 @@ package containerd
 import (
 	"context"
 	"errors"
+	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -12,6 +15,8 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"staddle.internal/kit/fault"
+	"staddle.internal/kit/id"
 	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
 	"staddle.internal/services/sandboxhost/internal/engine"
 	"staddle.internal/services/sandboxhost/internal/testimage"
@@ -123,5 +128,49 @@ func TestEngine_CommandOutput(t *testing.T) {
 	})
 	if err != nil || res.Code != 0 || !strings.Contains(res.Output, "line 2\n") || !strings.Contains(res.Output, "error 0\n") {
 		t.Errorf("got %+v, %v, want both outputs", res, err)
+	}
+}
+
+// What listens is seen, and reached, from inside the sandbox only.
+func TestEngine_InsideTheNetwork(t *testing.T) {
+	n := newNode(t)
+	a := attempt(t, pushed(t), prog("listen", "0.0.0.0:18080"), prog("listen", "127.0.0.1:18081"))
+	n.run(t, a)
+	defer n.clear(t, uidOf(a))
+	var got []string
+	o := n.await(t, uidOf(a), "listening", func(engine.Observed) bool {
+		list, err := n.engine.Listeners(t.Context(), uidOf(a))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = nil
+		for _, l := range list {
+			got = append(got, l.Address.String())
+		}
+		return len(got) == 2
+	})
+	if !slices.Contains(got, "127.0.0.1:18081") {
+		t.Errorf("got %v, want loopback too", got)
+	}
+	dial := func(at netip.AddrPort) error {
+		conn, err := n.engine.Dial(t.Context(), uidOf(a), at)
+		if err != nil {
+			return err
+		}
+		return conn.Close()
+	}
+	address := o.Addresses[0]
+	if err := dial(netip.AddrPortFrom(address, 18080)); err != nil {
+		t.Errorf("connect to the open port: %v", err)
+	}
+	err := dial(netip.AddrPortFrom(address, 18081))
+	if err == nil || errors.Is(err, fault.Unavailable) {
+		t.Errorf("connect to the port on loopback by the address: got %v, want a refusal", err)
+	}
+	if conn, err := net.Dial("tcp", "127.0.0.1:18080"); err == nil {
+		t.Errorf("the port is open outside: %v", errors.Join(conn.Close()))
+	}
+	if _, err := n.engine.Listeners(t.Context(), id.NewSandbox()); !errors.Is(err, fault.Unavailable) {
+		t.Errorf("of a sandbox that is not there got %v, want unavailable", err)
 	}
 }

@@ -2,6 +2,10 @@ package mem
 
 import (
 	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"slices"
 	"strconv"
 
 	"staddle.internal/kit/fault"
@@ -75,4 +79,37 @@ func (e *Engine) PreStops() map[string]int {
 		counts[key] = n
 	}
 	return counts
+}
+
+// Listen lets somebody wait inside all sandboxes, in place of who waited before.
+func (e *Engine) Listen(listeners ...engine.Listener) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.listeners = listeners
+}
+
+// Listeners implements engine.Engine.
+func (e *Engine) Listeners(context.Context, id.Sandbox) ([]engine.Listener, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.deaf != nil {
+		return nil, e.deaf
+	}
+	return slices.Clone(e.listeners), nil
+}
+
+// Dial implements engine.Engine. Who waits at the port accepts, and says nothing.
+func (e *Engine) Dial(_ context.Context, _ id.Sandbox, to netip.AddrPort) (net.Conn, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.deaf != nil {
+		return nil, e.deaf
+	}
+	for _, l := range e.listeners {
+		if !l.UDP && l.Address.Port() == to.Port() {
+			here, there := net.Pipe()
+			return here, there.Close()
+		}
+	}
+	return nil, errors.New("connection refused")
 }

@@ -58,6 +58,7 @@ type Engine struct {
 	deaf      error // what questions are answered with
 	starts    map[string]int
 	preStops  map[string]int
+	listeners []engine.Listener
 	nextPID   uint32
 	nextIP    netip.Addr
 }

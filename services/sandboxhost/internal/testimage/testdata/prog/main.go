@@ -40,6 +40,10 @@ func main() {
 	case "show": // what it sees
 		show()
 		wait(syscall.SIGTERM)
+	case "listen": // at an address, until SIGTERM
+		_, err := net.Listen("tcp", arg)
+		check(err)
+		wait(syscall.SIGTERM)
 	case "family": // ends by force only, and so do its children
 		family(arg)
 	case "do": // OPERATION:PATH..., then wait

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -87,8 +88,11 @@ func (l *live) changed(row output.Row, gone bool) error {
 	}
 	if gone {
 		for i, name := range l.columns {
-			if name == "PHASE" || name == "READY" {
+			switch {
+			case name == "PHASE", name == "READY" && !slices.Contains(l.columns, "PHASE"):
 				row.Cells[i] = "GONE"
+			case name == "READY":
+				row.Cells[i] = ""
 			}
 		}
 		return l.print(row, "gone")

@@ -44,6 +44,12 @@ func exitOf(s *sandbox.Sandbox) string {
 	return ""
 }
 
+// readyOf is whether a sandbox can do its work, as a word; empty if nobody says.
+func readyOf(s *sandbox.Sandbox) string {
+	state, _ := s.Ready()
+	return strings.ToLower(enumWord(state.String(), "CONDITION_STATE_"))
+}
+
 func imagesOf(s *sandbox.Sandbox) string {
 	images := make([]string, len(s.Spec.GetContainers()))
 	for i, c := range s.Spec.GetContainers() {
@@ -52,7 +58,7 @@ func imagesOf(s *sandbox.Sandbox) string {
 	return strings.Join(images, ",")
 }
 
-var sandboxColumns = []string{"NAME", "UID", "NODE", "MANAGER", "PHASE", "ATTEMPT", "EXIT", "ADDRESS", "AGE", "IMAGE", "MESSAGE"}
+var sandboxColumns = []string{"NAME", "UID", "NODE", "MANAGER", "PHASE", "READY", "ATTEMPT", "EXIT", "ADDRESS", "AGE", "IMAGE", "MESSAGE"}
 
 func sandboxRow(now time.Time, s *sandbox.Sandbox) output.Row {
 	attempt := ""
@@ -62,7 +68,7 @@ func sandboxRow(now time.Time, s *sandbox.Sandbox) output.Row {
 	return output.Row{
 		ID: s.UID, Message: s.Record,
 		Cells: []string{
-			s.Name, s.UID, s.Node, s.Manager, phaseOf(s), attempt, exitOf(s), strings.Join(s.Status.GetAddresses(), ","),
+			s.Name, s.UID, s.Node, s.Manager, phaseOf(s), readyOf(s), attempt, exitOf(s), strings.Join(s.Status.GetAddresses(), ","),
 			output.Age(now, timestamppb.New(s.CreatedAt)), imagesOf(s), s.Why(),
 		},
 	}

@@ -31,6 +31,7 @@ type runOptions struct {
 	user, workdir    string
 	stopSignal       string
 	pull             string
+	expose           []string
 	grace            time.Duration
 	detach, remove   bool
 	mounts           mountOptions
@@ -48,7 +49,7 @@ func (a *app) runCommand() *cobra.Command {
 In the foreground its output is shown until it has ended for good, and the
 command ends with the container's exit code. An interrupt asks the sandbox to
 stop; a second one leaves it alone and ends the command at once. With --detach
-the command ends when the sandbox runs.
+the command ends when the sandbox runs, and with --expose when it is ready.
 
 What follows "--" takes the place of the image's own arguments, one by one, as
 given: no shell reads it.`,
@@ -87,6 +88,7 @@ func runFlags(c *cobra.Command, o *runOptions) {
 	f.StringVar(&o.workdir, "workdir", "", "working `DIRECTORY` in the container")
 	f.DurationVar(&o.grace, "grace", -1, "`TIME` between the request to stop and the end by force (default 10s)")
 	f.StringVar(&o.stopSignal, "stop-signal", "", "`SIGNAL` that asks it to end, like SIGQUIT (default: the image's, else SIGTERM)")
+	f.StringArrayVar(&o.expose, "expose", nil, "`PORT[/udp]` on which it will listen: it is ready when that is open")
 	f.StringArrayVarP(&o.labels, "label", "l", nil, "label of the record, as `KEY=VALUE`")
 	f.StringArrayVar(&o.disks, "disk", nil, "disk to mount, as `NAME:/PATH[:ro]`")
 	mountFlags(f, &o.mounts)
@@ -148,7 +150,8 @@ func (a *app) runDetached(ctx context.Context, t sandboxes, o runOptions, labels
 	return output.PrintOne(a.out, a.format, sandboxColumns, sandboxRow(time.Now(), now))
 }
 
-// untilStarted waits until the sandbox runs or has run to its end. A first
+// untilStarted waits until the sandbox runs, and is ready if its spec says how to
+// find out, or has run to its end. A first
 // failed start is an error, also when the sandbox is tried again by its policy.
 func (a *app) untilStarted(ctx context.Context, t reader, s sandbox.Sandbox) (*sandbox.Sandbox, error) {
 	ctx, cancel := a.bounded(ctx, waitRunning)
@@ -180,7 +183,9 @@ func (a *app) untilStarted(ctx context.Context, t reader, s sandbox.Sandbox) (*s
 // hasStarted reports whether the sandbox runs or has run to its end, and makes
 // an error of a start that failed.
 func hasStarted(now *sandbox.Sandbox) (bool, error) {
-	if now.Running() || now.AtRest() && exitOf(now) != "" {
+	state, _ := now.Ready()
+	ready := state == resourcev1.ConditionState_CONDITION_STATE_TRUE || !now.Watched()
+	if now.Running() && ready || now.AtRest() && exitOf(now) != "" {
 		return true, nil
 	}
 	if why, failed := now.Failed(); failed {

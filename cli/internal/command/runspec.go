@@ -48,6 +48,13 @@ func specOf(o runOptions) (*resourcev1.SandboxSpec, error) {
 		}
 		c.Disks = append(c.Disks, mount)
 	}
+	for _, text := range o.expose {
+		port, err := portOf(text)
+		if err != nil {
+			return nil, err
+		}
+		c.Ports = append(c.Ports, port)
+	}
 	spec := &resourcev1.SandboxSpec{
 		Desired: resourcev1.DesiredState_DESIRED_STATE_RUNNING, Containers: []*resourcev1.ContainerSpec{c},
 	}
@@ -96,6 +103,21 @@ func diskOf(text string) (*resourcev1.DiskMount, error) {
 		return nil, exit.BadUsage("--disk %q: write NAME:/PATH or NAME:/PATH:ro", text)
 	}
 	return &resourcev1.DiskMount{Disk: parts[0], Path: parts[1], ReadOnly: readOnly}, nil
+}
+
+// portOf reads port, port/tcp or port/udp.
+func portOf(text string) (*resourcev1.ContainerPort, error) {
+	number, protocol, _ := strings.Cut(text, "/")
+	port, err := strconv.ParseUint(number, 10, 16)
+	known := map[string]resourcev1.PortProtocol{
+		"": resourcev1.PortProtocol_PORT_PROTOCOL_TCP, "tcp": resourcev1.PortProtocol_PORT_PROTOCOL_TCP,
+		"udp": resourcev1.PortProtocol_PORT_PROTOCOL_UDP,
+	}
+	kind, ok := known[protocol]
+	if err != nil || port == 0 || !ok {
+		return nil, exit.BadUsage("--expose %q: write PORT or PORT/udp, with a port from 1 to 65535", text)
+	}
+	return &resourcev1.ContainerPort{Port: uint32(port), Protocol: kind}, nil
 }
 
 func networkOf(word string) (resourcev1.NetworkMode, error) {

@@ -9,6 +9,7 @@ package sandbox
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -94,6 +95,25 @@ func (s *Sandbox) Failed() (string, bool) {
 	return s.Why(), true
 }
 
+// Ready is whether it can do its work now, and why not. Unspecified if its node does
+// not say.
+func (s *Sandbox) Ready() (state resourcev1.ConditionState, why string) {
+	for _, c := range s.Status.GetConditions() {
+		if c.GetType() == "Ready" {
+			return c.GetState(), c.GetReason()
+		}
+	}
+	return resourcev1.ConditionState_CONDITION_STATE_UNSPECIFIED, ""
+}
+
+// Watched says whether its spec says how to find out that it is ready, beside that
+// it runs.
+func (s *Sandbox) Watched() bool {
+	return slices.ContainsFunc(s.Spec.GetContainers(), func(c *resourcev1.ContainerSpec) bool {
+		return len(c.GetPorts()) > 0 || c.GetStartupProbe() != nil || c.GetReadinessProbe() != nil
+	})
+}
+
 // Why says in words why the sandbox is as it is.
 func (s *Sandbox) Why() string {
 	switch st := s.Status; {
@@ -101,6 +121,9 @@ func (s *Sandbox) Why() string {
 		return st.GetMessage()
 	case st.GetReason() != "":
 		return st.GetReason()
+	case s.Running():
+		_, why := s.Ready()
+		return why
 	case st.GetPhase() == resourcev1.SandboxPhase_SANDBOX_PHASE_UNSPECIFIED && s.Waiting != "":
 		return s.Waiting
 	default:

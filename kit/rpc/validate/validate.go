@@ -44,7 +44,10 @@ func newCore() (protovalidate.Validator, error) {
 // client sends. Rules of other messages are compiled when they are first met. What
 // is no message, such as a gateway's raw bytes, has no rules and passes.
 func New(msgs ...proto.Message) (rpc.Interceptor, error) {
-	err := errCore
+	if errCore != nil {
+		return rpc.Interceptor{}, fmt.Errorf("make the validator: %w", errCore)
+	}
+	var err error
 	for _, m := range msgs {
 		err = errors.Join(err, compile(m))
 	}
@@ -60,9 +63,6 @@ func New(msgs ...proto.Message) (rpc.Interceptor, error) {
 // compile has the core meet a message; whether that one keeps its rules does not
 // matter.
 func compile(m proto.Message) error {
-	if errCore != nil {
-		return nil
-	}
 	err := core.Validate(m)
 	if _, broken := errors.AsType[*protovalidate.ValidationError](err); broken {
 		err = nil // a verdict, from rules that compile

@@ -73,7 +73,9 @@ func (m *machine) install() error {
 // on gives the machine power, and returns when it has booted.
 func (m *machine) on() error {
 	m.qemu = exec.Command("qemu-system-x86_64",
-		"-accel", "tcg,thread=multi,tb-size=1024", "-cpu", "max", "-smp", "2", "-m", "2048",
+		// One processor: with more the emulator sometimes runs into a place of the
+		// kernel's code while another processor changes it, and the kernel panics.
+		"-accel", "tcg,tb-size=1024", "-cpu", "max", "-smp", "1", "-m", "2048",
 		"-nodefaults", "-no-user-config", "-display", "none", "-serial", "file:"+m.path("console"),
 		"-kernel", m.base+"/vmlinuz", "-initrd", m.base+"/initrd", "-append", "console=ttyS0 quiet loglevel=4 systemd.default_timeout_start_sec=900 systemd.default_device_timeout_sec=900",
 		"-drive", "if=none,id=root,format=qcow2,file="+m.path("root.qcow2"), "-device", "virtio-blk-pci,drive=root",

@@ -162,7 +162,7 @@ func (s *Store) fetch(ctx context.Context, c *containerd.Client, name string, f 
 		containerd.WithResolver(s.resolver()),
 		containerd.WithPullUnpack,
 		containerd.WithPullSnapshotter(s.cfg.Snapshotter),
-		containerd.WithUnpackOpts([]containerd.UnpackOpt{containerd.WithUnpackDuplicationSuppressor(s.unpack)}),
+		containerd.WithUnpackOpts(s.unpacking()),
 		containerd.WithImageHandler(images.HandlerFunc(f.see)),
 	)
 	if err != nil {

@@ -24,6 +24,7 @@ import (
 
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/diff"
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/platforms"
@@ -245,6 +246,16 @@ func runnable(made ocispec.Platform, here platforms.Matcher) error {
 	return fmt.Errorf("it is made for %s, this node runs %s", platforms.Format(made), platforms.DefaultString())
 }
 
+// unpacking is how layers are unpacked: once each, and written to the disk before
+// the runtime notes that they are there. After a power cut a layer that it knows
+// would else be one of empty files.
+func (s *Store) unpacking() []containerd.UnpackOpt {
+	return []containerd.UnpackOpt{
+		containerd.WithUnpackDuplicationSuppressor(s.unpack),
+		containerd.WithUnpackApplyOpts(diff.WithSyncFs(true)),
+	}
+}
+
 // unpackImage unpacks an image unless it is.
 func (s *Store) unpackImage(ctx context.Context, c *containerd.Client, record images.Image, chainID string) error {
 	_, err := c.SnapshotService(s.cfg.Snapshotter).Stat(ctx, chainID)
@@ -255,7 +266,7 @@ func (s *Store) unpackImage(ctx context.Context, c *containerd.Client, record im
 		return fault.New(fault.Unavailable, "look for root filesystem of image %s: %w", record.Name, err)
 	}
 	img := containerd.NewImageWithPlatform(c, record, platforms.Default())
-	err = img.Unpack(ctx, s.cfg.Snapshotter, containerd.WithUnpackDuplicationSuppressor(s.unpack))
+	err = img.Unpack(ctx, s.cfg.Snapshotter, s.unpacking()...)
 	if err != nil {
 		return classify(fmt.Sprintf("unpack image %s", record.Name), err)
 	}

@@ -81,8 +81,8 @@ func sweeps(far string) []sweep {
 	switch far {
 	case "four":
 		out = append(out,
-			sweep{size: 4, kinds: need, part: 0, of: 2, plans: 32, states: 6_717_752},
-			sweep{size: 4, kinds: need, part: 1, of: 2, plans: 32, states: 5_516_503})
+			sweep{size: 4, kinds: need, part: 0, of: 2, plans: 32, states: 5_516_503},
+			sweep{size: 4, kinds: need, part: 1, of: 2, plans: 32, states: 6_717_752})
 	case "everything":
 		for part := range 2 {
 			out = append(out,

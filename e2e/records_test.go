@@ -110,16 +110,70 @@ func full() []*resourcev1.Resource {
 			RestartPolicy: resourcev1.RestartPolicy_RESTART_POLICY_NEVER, TerminationGracePeriod: durationpb.New(3 * time.Second), Hostname: "host",
 			Disconnect:   &resourcev1.DisconnectPolicy{StopAfter: durationpb.New(time.Minute)},
 			NodeSelector: map[string]string{"zone": "a"},
-			Containers: []*resourcev1.ContainerSpec{{
-				Name: "main", Image: bed.ProbeImage, Command: []string{"/probe"}, Args: []string{"sleep"}, WorkingDir: "/w", User: "1:2",
-				Env:    []*resourcev1.EnvironmentVariable{{Name: "A", Value: "1"}},
-				Limits: &resourcev1.ResourceLimits{MemoryLimitBytes: proto.Int64(1 << 28), CpuLimitMillicores: proto.Int64(100), PidsLimit: proto.Int64(10)},
-				Disks:  []*resourcev1.DiskMount{{Disk: "data", Path: "/data", ReadOnly: true}},
-			}},
+			RestartBackoff: &resourcev1.RestartBackoff{
+				Initial: durationpb.New(time.Second), Cap: durationpb.New(time.Minute), ResetAfter: durationpb.New(time.Minute),
+			},
+			Hosts:          []*resourcev1.HostEntry{{Address: "192.0.2.1", Names: []string{"db"}}},
+			ScratchVolumes: []*resourcev1.ScratchVolume{{Name: "work"}},
+			ShmSizeBytes:   proto.Int64(1 << 20),
+			Sysctls:        []*resourcev1.Sysctl{{Name: "net.core.somaxconn", Value: "512"}},
+			Containers:     []*resourcev1.ContainerSpec{fullContainer(), fullHelper(), fullInit()},
 		}}}},
 		{Meta: meta(kindDisk), Kind: &resourcev1.Resource_Disk{Disk: &resourcev1.Disk{Spec: &resourcev1.DiskSpec{Node: "node9"}}}},
 		{Meta: meta(kindNode), Kind: &resourcev1.Resource_Node{Node: &resourcev1.Node{Spec: &resourcev1.NodeSpec{Cordoned: true}}}},
 	}
+}
+
+// fullContainer sets all that does not exclude something else.
+func fullContainer() *resourcev1.ContainerSpec {
+	return &resourcev1.ContainerSpec{
+		Name: "main", Image: bed.ProbeImage, Command: []string{"/probe"}, Args: []string{"sleep"}, WorkingDir: "/w", User: "1:2",
+		Groups: []string{"3"}, Tty: true, Stdin: true, PullPolicy: resourcev1.PullPolicy_PULL_POLICY_NEVER,
+		Env: []*resourcev1.EnvironmentVariable{{Name: "A", Value: "1"}, {Name: "B", From: resourcev1.SandboxField_SANDBOX_FIELD_NAME}},
+		Limits: &resourcev1.ResourceLimits{
+			MemoryLimitBytes: proto.Int64(1 << 28), CpuLimitMillicores: proto.Int64(100), PidsLimit: proto.Int64(10),
+			CpuShares: proto.Int64(512), IoWeight: proto.Int64(50),
+		},
+		Ulimits:        []*resourcev1.Ulimit{{Name: "nofile", Soft: 100, Hard: proto.Int64(200)}},
+		OomScoreAdjust: proto.Int32(100),
+		Disks:          []*resourcev1.DiskMount{{Disk: "data", Path: "/data", ReadOnly: true}},
+		Tmpfs:          []*resourcev1.TmpfsMount{{Path: "/t", SizeLimitBytes: proto.Int64(1 << 20), Mode: "1777", Executable: true}},
+		Files: []*resourcev1.ConfigFile{
+			{Path: "/f", Content: &resourcev1.ConfigFile_Text{Text: "a"}, Mode: "0600"},
+			{Path: "/g", Content: &resourcev1.ConfigFile_Data{Data: []byte{0, 1}}},
+		},
+		Scratch:    []*resourcev1.ScratchMount{{Volume: "work", Path: "/s", ReadOnly: true}},
+		HostMounts: []*resourcev1.HostMount{{HostPath: "/srv", Path: "/srv", ReadOnly: true}},
+		Security: &resourcev1.SecuritySpec{
+			Profile: resourcev1.SecurityProfile_SECURITY_PROFILE_DEFAULT, AddCapabilities: []string{"NET_RAW"}, DropCapabilities: []string{"KILL"},
+			ReadOnlyRoot: true, RunAsNonRoot: true, Privileged: true,
+			Seccomp: resourcev1.Confinement_CONFINEMENT_UNCONFINED, Apparmor: resourcev1.Confinement_CONFINEMENT_UNCONFINED,
+			Devices: []*resourcev1.DeviceAccess{{Path: "/dev/fuse", ReadOnly: true}},
+		},
+		TerminationGracePeriod: durationpb.New(3 * time.Second), StopSignal: "SIGQUIT",
+		PreStop: &resourcev1.ExecAction{Command: []string{"/probe"}},
+		Ports:   []*resourcev1.ContainerPort{{Port: 80, Protocol: resourcev1.PortProtocol_PORT_PROTOCOL_TCP, Name: "web"}},
+		StartupProbe: &resourcev1.Probe{
+			Check:        &resourcev1.Probe_Http{Http: &resourcev1.HttpCheck{Port: 80, Path: "/up", Tls: true, Host: "web"}},
+			InitialDelay: durationpb.New(time.Second), Period: durationpb.New(time.Second), Timeout: durationpb.New(time.Second),
+			SuccessThreshold: 2, FailureThreshold: 3,
+		},
+		LivenessProbe:  &resourcev1.Probe{Check: &resourcev1.Probe_Tcp{Tcp: &resourcev1.TcpCheck{Port: 80}}},
+		ReadinessProbe: &resourcev1.Probe{Check: &resourcev1.Probe_Grpc{Grpc: &resourcev1.GrpcCheck{Port: 80, Service: "s"}}},
+	}
+}
+
+// fullHelper and fullInit set what fullContainer cannot have beside all the rest.
+func fullHelper() *resourcev1.ContainerSpec {
+	return &resourcev1.ContainerSpec{
+		Name: "helper", Image: bed.ProbeImage,
+		Limits:       &resourcev1.ResourceLimits{MemoryLimitBytes: proto.Int64(1 << 28), SwapLimitBytes: proto.Int64(1 << 20)},
+		StartupProbe: &resourcev1.Probe{Check: &resourcev1.Probe_Exec{Exec: &resourcev1.ExecAction{Command: []string{"/probe"}}}},
+	}
+}
+
+func fullInit() *resourcev1.ContainerSpec {
+	return &resourcev1.ContainerSpec{Name: "prepare", Image: bed.ProbeImage, Init: true}
 }
 
 // kept are the fields that a record cannot be without, or that never change: to
@@ -127,6 +181,15 @@ func full() []*resourcev1.Resource {
 var kept = []string{
 	"SandboxSpec.desired", "SandboxSpec.containers", "ContainerSpec.name", "ContainerSpec.image", "ContainerSpec.disks",
 	"EnvironmentVariable.name", "DiskMount.disk", "DiskMount.path", "DiskSpec.node",
+	"SandboxSpec.scratch_volumes", "ScratchVolume.name", "ScratchMount.volume", "ScratchMount.path", "TmpfsMount.path", "ConfigFile.path",
+	"HostMount.host_path", "HostMount.path", "DeviceAccess.path", "Sysctl.name", "Sysctl.value", "HostEntry.address", "HostEntry.names",
+	"Ulimit.name", "ContainerPort.port", "HttpCheck.port", "TcpCheck.port", "GrpcCheck.port", "ExecAction.command",
+	"Probe.http", "Probe.tcp", "Probe.grpc", "Probe.exec",
+}
+
+// neverZero are the durations that have a lower bound.
+var neverZero = []string{
+	"DisconnectPolicy.stop_after", "RestartBackoff.initial", "RestartBackoff.cap", "RestartBackoff.reset_after", "Probe.period", "Probe.timeout",
 }
 
 // variant is a record with one field at zero.
@@ -137,12 +200,13 @@ type variant struct {
 
 // variants returns for every writable field of a full record one without it, and
 // where absent and zero are two things, one with zero. It fails the test for a
-// field that the full record does not set, such as a new one.
+// field that the full record sets nowhere, such as a new one.
 func variants(t *testing.T, whole *resourcev1.Resource) []variant {
 	t.Helper()
 	bare := proto.CloneOf(whole)
 	bare.Meta.Labels = nil
 	all := []variant{{"Metadata.labels", bare}}
+	set := map[string]bool{} // by field: whether it has its variant
 	var walk func(at func(*resourcev1.Resource) protoreflect.Message)
 	walk = func(at func(*resourcev1.Resource) protoreflect.Message) {
 		fields := at(whole).Descriptor().Fields()
@@ -150,34 +214,57 @@ func variants(t *testing.T, whole *resourcev1.Resource) []variant {
 			f := fields.Get(i)
 			name := string(f.Parent().Name()) + "." + string(f.Name())
 			if !at(whole).Has(f) {
-				t.Errorf("the full record does not set %s", name)
+				set[name] = set[name] // known, at least
 				continue
 			}
-			without := proto.CloneOf(whole)
-			at(without).Clear(f)
-			all = append(all, variant{name, without})
-			if f.Kind() != protoreflect.MessageKind || f.IsMap() {
-				continue
+			if !set[name] {
+				set[name] = true
+				all = append(all, without(whole, name, f, at)...)
 			}
-			inner := func(r *resourcev1.Resource) protoreflect.Message {
-				if f.IsList() {
-					return at(r).Mutable(f).List().Get(0).Message()
-				}
-				return at(r).Mutable(f).Message()
+			for _, inner := range insides(at(whole), f) {
+				walk(func(r *resourcev1.Resource) protoreflect.Message { return inner(at(r)) })
 			}
-			if f.Message().FullName() == "google.protobuf.Duration" {
-				if name != "DisconnectPolicy.stop_after" { // 10 s at least
-					zero := proto.CloneOf(whole)
-					at(zero).Set(f, protoreflect.ValueOfMessage((&durationpb.Duration{}).ProtoReflect()))
-					all = append(all, variant{name + " of 0s", zero})
-				}
-				continue
-			}
-			walk(inner)
 		}
 	}
 	walk(specOf)
+	for name, has := range set {
+		if !has {
+			t.Errorf("the full record does not set %s", name)
+		}
+	}
 	return all
+}
+
+// without is a record without one field, and with it at zero if that is another thing.
+func without(whole *resourcev1.Resource, name string, f protoreflect.FieldDescriptor, at func(*resourcev1.Resource) protoreflect.Message) []variant {
+	absent := proto.CloneOf(whole)
+	at(absent).Clear(f)
+	out := []variant{{name, absent}}
+	if isDuration(f) && !slices.Contains(neverZero, name) {
+		zero := proto.CloneOf(whole)
+		at(zero).Set(f, protoreflect.ValueOfMessage((&durationpb.Duration{}).ProtoReflect()))
+		out = append(out, variant{name + " of 0s", zero})
+	}
+	return out
+}
+
+func isDuration(f protoreflect.FieldDescriptor) bool {
+	return f.Kind() == protoreflect.MessageKind && f.Message().FullName() == "google.protobuf.Duration"
+}
+
+// insides leads from a message to each message in one field of it.
+func insides(m protoreflect.Message, f protoreflect.FieldDescriptor) []func(protoreflect.Message) protoreflect.Message {
+	switch {
+	case f.Kind() != protoreflect.MessageKind || f.IsMap() || isDuration(f):
+		return nil
+	case !f.IsList():
+		return []func(protoreflect.Message) protoreflect.Message{func(m protoreflect.Message) protoreflect.Message { return m.Mutable(f).Message() }}
+	}
+	var out []func(protoreflect.Message) protoreflect.Message
+	for i := range m.Get(f).List().Len() {
+		out = append(out, func(m protoreflect.Message) protoreflect.Message { return m.Mutable(f).List().Get(i).Message() })
+	}
+	return out
 }
 
 // specOf is the spec of a record, to be read or changed.

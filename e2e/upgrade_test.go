@@ -106,7 +106,7 @@ func TestMachine_UpgradeUnderSandboxes(t *testing.T) {
 	// One that checks its configuration and then ends.
 	upgraded := programsOf(t, b)
 	broken := t.TempDir()
-	writeProgram(t, filepath.Join(broken, "staddle-node"), []byte("#!/bin/sh\ncase \"$1 $*\" in *check-config*) exit 0;; storage-agent*) exit 1;; esac\n"+
+	writeProgram(t, filepath.Join(broken, "staddle-node"), []byte("#!/bin/sh\ncase \"$1 $*\" in *check-config*) exit 0;; storage-agent*) exit 1;; -*) set -- supervisor \"$@\";; esac\n"+
 		"exec "+filepath.Join(b.Paths.Root, "bin", "staddle-node")+" \"$@\"\n"))
 	r := b.CLI("upgrade", "--binaries", broken)
 	if r.Code != 4 || !strings.Contains(r.Stderr, "storage-agent") || !strings.Contains(r.Stderr, "old binaries are back") {

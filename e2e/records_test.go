@@ -213,13 +213,13 @@ func variants(t *testing.T, whole *resourcev1.Resource) []variant {
 		for i := range fields.Len() {
 			f := fields.Get(i)
 			name := string(f.Parent().Name()) + "." + string(f.Name())
-			if !at(whole).Has(f) {
-				set[name] = set[name] // known, at least
-				continue
-			}
-			if !set[name] {
-				set[name] = true
+			has := at(whole).Has(f)
+			if has && !set[name] {
 				all = append(all, without(whole, name, f, at)...)
+			}
+			set[name] = set[name] || has
+			if !has {
+				continue
 			}
 			for _, inner := range insides(at(whole), f) {
 				walk(func(r *resourcev1.Resource) protoreflect.Message { return inner(at(r)) })

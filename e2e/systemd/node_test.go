@@ -128,11 +128,13 @@ func (n node) sandbox(name string) string {
 // attempt is the number of a sandbox's life.
 func (n node) attempt(name string) int {
 	n.Helper()
+	header, _, _ := strings.Cut(n.run("staddle", "ps").text, "\n")
+	at := slices.Index(strings.Fields(header), "ATTEMPT")
 	fields := strings.Fields(n.sandbox(name))
-	if len(fields) < 6 {
-		n.Fatalf("sandbox %s is listed as %q", name, fields)
+	if at < 0 || at >= len(fields) {
+		n.Fatalf("sandbox %s is listed as %q under %q", name, fields, header)
 	}
-	attempt, err := strconv.Atoi(fields[5])
+	attempt, err := strconv.Atoi(fields[at])
 	if err != nil {
 		n.Fatalf("sandbox %s is listed as %q", name, fields)
 	}

@@ -168,10 +168,16 @@ func (r *Reporter) sent(uid string, record *resourcev1.Resource) {
 	}
 }
 
-// final tells an answer from a failed question.
+// duplicateNode is the reason of a refusal that passes: the session of the boot before,
+// or of a copy of this node, is still open at the coordinator.
+const duplicateNode = "DUPLICATE_NODE"
+
+// final tells an answer from a failed question, and from an answer that is for now.
 func final(err error) bool {
 	switch fault.KindOf(err) {
-	case fault.NotFound, fault.Conflict, fault.Denied, fault.Invalid:
+	case fault.Denied:
+		return fault.Reason(err) != duplicateNode
+	case fault.NotFound, fault.Conflict, fault.Invalid:
 		return true
 	default:
 		return false

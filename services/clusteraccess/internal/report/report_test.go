@@ -116,6 +116,7 @@ func TestReporter_KeepsWhatWasNotAnsweredAndDropsWhatWasRefused(t *testing.T) {
 		{"a bug", errors.New("bug"), 1},
 		{"gone", fault.New(fault.NotFound, "gone"), 0},
 		{"another's", fault.New(fault.Denied, "not yours"), 0},
+		{"not yet its own", fault.WithReason(fault.New(fault.Denied, "an earlier boot has the session"), duplicateNode), 1},
 		{"stale", fault.WithReason(fault.New(fault.Conflict, "lower"), "STALE_STATUS"), 0},
 		{"wrong", fault.New(fault.Invalid, "wrong"), 0},
 	} {

@@ -4,6 +4,8 @@ import (
 	"os"
 	"slices"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestStartedBy(t *testing.T) {
@@ -26,9 +28,13 @@ func TestStartedBy(t *testing.T) {
 }
 
 func TestRelativeOf(t *testing.T) {
+	session, err := unix.Getsid(0) // 0 if its leader is outside of our process namespace
+	if err != nil {
+		t.Fatal(err)
+	}
 	me, ok := relativeOf(os.Getpid())
-	if !ok || me.parent != os.Getppid() || me.session == 0 {
-		t.Errorf("got %+v, %v, want parent %d", me, ok, os.Getppid())
+	if !ok || me.parent != os.Getppid() || me.session != session {
+		t.Errorf("got %+v, %v, want parent %d and session %d", me, ok, os.Getppid(), session)
 	}
 	if _, ok := relativeOf(1 << 30); ok {
 		t.Error("a process that is not there was found")

@@ -104,6 +104,10 @@ const (
 	// drained (2 s at most), then task, record, container, snapshot. The
 	// caller has made its exit durable. A running one is Conflict.
 	StepDelete Step = "delete-container"
+	// StepEndShim ends the shim of a sandbox by force, and with it all of its
+	// containers, whose ends nobody can tell then unless they were known before. Only for
+	// one that does not answer. None there is success.
+	StepEndShim Step = "end-shim"
 	// StepRelease gives back address, interface, namespaces, shared memory,
 	// cgroups and folders. Containers must be gone, else Conflict. What it wrote stays.
 	StepRelease Step = "release-sandbox"
@@ -136,6 +140,11 @@ type Observed struct {
 	Addresses []netip.Addr
 	// Containers are all of its containers, of any attempt, ordered by id.
 	Containers []Container
+	// Silent is true when the shim, which holds the containers for the runtime, does not
+	// answer. What is said of them is then what was known before: one that was started
+	// counts as Running until its end is known. The sandbox is hinted at by nobody
+	// when that changes.
+	Silent bool
 	// Remains is true when there is anything else of it on the node but
 	// logs: pins, an interface, an address in the ledger, a cgroup, a folder, a lease.
 	Remains bool

@@ -65,8 +65,20 @@ func (k *keeper) observe(ctx context.Context) bool {
 		k.relieved()
 	}
 	k.observed, k.fresh = seen, true
+	k.noteSilence()
 	_ = k.change(forPeople, func(r *sandboxhostv1.SandboxRecord) { mirror(r, seen) }) // not written, cannot fail
 	return true
+}
+
+// noteSilence keeps since when the shim does not answer.
+func (k *keeper) noteSilence() {
+	switch now := k.host.deps.Now(); {
+	case !k.observed.Silent:
+		k.silent = 0
+	case k.silent == 0:
+		k.silent = max(now, 1)
+		k.log.Warn("shim does not answer")
+	}
 }
 
 // carryOut does what Next decided.

@@ -59,6 +59,7 @@ func (h *Host) adopt(ctx context.Context) error {
 			}
 		}
 		k.rec, k.orphan, k.observed, k.fresh = r, orphan, o, true
+		k.noteSilence()
 		if !orphan {
 			records[uid] = r
 		}

@@ -83,6 +83,8 @@ type Input struct {
 	Failed bool
 	// Unhealthy is true when a startup or liveness probe of this attempt says no.
 	Unhealthy bool
+	// SilentOver is true when the shim has not answered for longer than it may.
+	SilentOver bool
 	// GraceOver has the ids of containers that are ended by force now: their grace
 	// period has passed since their stop began, or the deadline of a hold is over.
 	GraceOver map[string]bool

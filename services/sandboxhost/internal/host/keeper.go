@@ -23,6 +23,11 @@ const (
 	resync = 5 * time.Minute
 	// killAgain is after how long a signal that cannot be ignored is sent again.
 	killAgain = 5 * time.Second
+	// silentLimit is how long a shim may not answer until it is ended by force, where its
+	// containers are to end, and silentAgain how often it is asked meanwhile: nobody tells
+	// when it answers again.
+	silentLimit = 30 * time.Second
+	silentAgain = 5 * time.Second
 )
 
 // keeper owns one sandbox. All fields below mail belong to its goroutine.
@@ -44,7 +49,8 @@ type keeper struct {
 	orphan   bool                         // no wish is known, nothing of it is in the journal
 	ended    bool                         // dropped, or its first wish was not accepted
 	observed engine.Observed
-	fresh    bool // observed is newer than the last hint
+	fresh    bool          // observed is newer than the last hint
+	silent   time.Duration // since when its shim does not answer, on the boot clock; 0 if it does
 	life     lifeNotes
 	retry    retryNotes
 	trouble  string     // what failed last and is tried again
@@ -194,6 +200,7 @@ func (k *keeper) input(now time.Duration) Input {
 		ImagesReady: k.life.images,
 		Failed:      k.life.failure != nil,
 		Unhealthy:   k.life.unhealthy != "",
+		SilentOver:  k.silent != 0 && now >= k.silent+silentLimit,
 		GraceOver:   k.graceOver(now, held.over(now)),
 		Noted:       k.life.noted,
 		Signalled:   k.life.signalled,
@@ -228,6 +235,10 @@ func (k *keeper) restFor(now time.Duration) time.Duration {
 		if k.life.signalled[c.ID] == syscall.SIGKILL {
 			until(now + killAgain)
 		}
+	}
+	if k.silent != 0 {
+		until(now + silentAgain)
+		until(k.silent + silentLimit)
 	}
 	held, _ := k.host.heldBy(k.rec.GetWish().GetManager())
 	if held.limited && len(k.observed.Containers) > 0 {

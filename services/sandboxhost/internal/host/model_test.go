@@ -35,6 +35,7 @@ type model struct {
 	held      bool
 	deadline  bool // of the hold is over
 	graceOver bool
+	shimOver  bool // has not answered for too long
 	signalled map[string]syscall.Signal
 	noted     map[string]bool
 	trail     []string
@@ -52,7 +53,7 @@ func newModel(t *testing.T, spec *resourcev1.SandboxSpec) *model {
 func (m *model) at() moment { return moment{Wall: time.Unix(1e9, 0), Boot: time.Hour} }
 
 func (m *model) forgetLife() {
-	m.images, m.failed, m.graceOver, m.unhealthy = false, false, false, false
+	m.images, m.failed, m.graceOver, m.shimOver, m.unhealthy = false, false, false, false, false
 	m.signalled, m.noted = make(map[string]syscall.Signal), make(map[string]bool)
 }
 
@@ -92,7 +93,8 @@ func (m *model) step() (rested bool) {
 	in := Input{
 		Record: m.rec, SpecHash: m.hash(m.rec.GetWish().GetSpec()), Observed: m.observe(),
 		CutOff: m.cutOff, Held: m.held, BackoffOver: true, ImagesReady: m.images, Failed: m.failed, Unhealthy: m.unhealthy,
-		GraceOver: make(map[string]bool), Noted: m.noted, Signalled: m.signalled,
+		SilentOver: m.shimOver && m.observe().Silent,
+		GraceOver:  make(map[string]bool), Noted: m.noted, Signalled: m.signalled,
 	}
 	for _, c := range in.Observed.Containers {
 		in.GraceOver[c.ID] = m.graceOver || m.held && m.deadline
@@ -228,6 +230,10 @@ func (m *model) settle() {
 			m.graceOver = true
 			continue
 		}
+		if s := m.rec.GetStatus(); m.observe().Silent && !m.shimOver && s.GetPhase() != running {
+			m.shimOver = true
+			continue
+		}
 		return
 	}
 	m.t.Fatalf("no rest after %d steps\n%s", limit, m.story())
@@ -258,7 +264,7 @@ func (m *model) alive() int {
 // disturb does something that may happen at any time.
 func (m *model) disturb(r *rand.Rand) {
 	name := string(rune('a' + r.IntN(3)))
-	switch r.IntN(12) {
+	switch r.IntN(13) {
 	case 0:
 		_ = m.engine.End(m.uid, name, engine.Exit{Code: uint32(r.IntN(2))}) // may not run
 	case 1:
@@ -286,6 +292,8 @@ func (m *model) disturb(r *rand.Rand) {
 		m.held, m.deadline = !m.held, r.IntN(3) == 0
 	case 11: // a probe says no
 		m.unhealthy = m.rec.GetStatus().GetPhase() == running
+	case 12: // the shim hangs, or goes on
+		m.engine.Silence(m.uid, r.IntN(2) == 0)
 	case 10: // other limits, in place
 		m.wish(func(s *resourcev1.SandboxSpec) {
 			c := s.GetContainers()[r.IntN(len(s.GetContainers()))]

@@ -26,6 +26,10 @@ import (
 // until all have ended. A startup or liveness probe that says no ends the attempt as
 // such an end does. The wish for another spec ends an attempt as well, and so
 // does a hold, under which no other begins.
+//
+// While the shim does not answer nothing is asked of it: what runs goes on. An attempt
+// that starts ends with that when it lasts; one that is to end has its grace period, and
+// then the shim is ended by force.
 func Next(in Input) Decision {
 	if slices.ContainsFunc(in.Observed.Containers, unreadable) {
 		return Decision{Reason: ReasonUnreadable}
@@ -65,6 +69,8 @@ func (in Input) mustEnd() (sandboxhostv1.AttemptEnd, string) {
 		return endExited, ReasonExited
 	case in.Unhealthy && status.GetPhase() == running:
 		return endUnhealthy, ReasonUnhealthy
+	case status.GetPhase() < running && in.Observed.Silent && in.SilentOver:
+		return endFailed, ReasonShimSilent
 	case status.GetPhase() == starting && len(in.Observed.Containers) > 0 && !in.Observed.Namespaces:
 		return endFailed, ReasonNamespacesLost
 	}
@@ -102,6 +108,9 @@ func (in Input) bringUp() Decision {
 	case phase < starting:
 		return Decision{Kind: Enter, Phase: starting}
 	}
+	if in.Observed.Silent {
+		return Decision{Reason: ReasonShimSilent}
+	}
 	if c.State == engine.Running { // an init container: what follows waits for its end
 		return Decision{Reason: ReasonInitializing}
 	}
@@ -116,6 +125,9 @@ func (in Input) bringUp() Decision {
 // settled keeps what runs as it is wished for, and removes what is left of init
 // containers.
 func (in Input) settled() Decision {
+	if in.Observed.Silent {
+		return Decision{Reason: ReasonShimSilent}
+	}
 	for _, c := range in.Observed.Containers {
 		name := c.Note.GetContainer()
 		spec := in.wished(name)

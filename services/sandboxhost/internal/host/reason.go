@@ -31,6 +31,8 @@ const (
 	ReasonStepFailed = "STEP_FAILED"
 	// ReasonNamespacesLost: the namespaces of an attempt went away.
 	ReasonNamespacesLost = "NAMESPACES_LOST"
+	// ReasonShimSilent: the shim does not answer; the status is as it was seen last.
+	ReasonShimSilent = "SHIM_SILENT"
 	// ReasonBackoff: waits before the next attempt.
 	ReasonBackoff = "BACK_OFF"
 	// ReasonRetrying: a step failed and is tried again; the message has the cause.
@@ -55,6 +57,7 @@ var sentences = map[string]string{
 	ReasonReplaced:          "the spec was changed",
 	ReasonReboot:            "the node was started anew",
 	ReasonNamespacesLost:    "the namespaces of the sandbox went away",
+	ReasonShimSilent:        "its shim (containerd-shim-runc-v2) does not answer; this is what was seen last, and what runs goes on; it is ended by force when the sandbox is to stop",
 	ReasonUnseen:            "the container runtime cannot be asked; this is what was seen last",
 	ReasonWaitingForCluster: "the node was started anew; waiting until the cluster names this sandbox again",
 	ReasonInitializing:      "an init container has not ended yet; the others start after it",

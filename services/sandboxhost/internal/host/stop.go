@@ -1,6 +1,7 @@
 package host
 
 import (
+	"slices"
 	"syscall"
 	"time"
 
@@ -12,6 +13,9 @@ import (
 // clear ends and removes containers, the last of the spec first.
 func (in Input) clear(containers []engine.Container) Decision {
 	containers = in.inReverse(containers)
+	if in.shimToEnd(containers) {
+		return act(engine.StepEndShim)
+	}
 	alive := false
 	for _, c := range containers {
 		if c.State != engine.Running {
@@ -28,10 +32,22 @@ func (in Input) clear(containers []engine.Container) Decision {
 	if alive {
 		return Decision{Reason: in.Record.GetStatus().GetReason()}
 	}
+	if in.Observed.Silent { // it would not answer
+		return Decision{Reason: in.Record.GetStatus().GetReason()}
+	}
 	c := containers[0]
 	return Decision{Kind: Act, Action: engine.Action{
 		Step: engine.StepDelete, Container: c.Note.GetContainer(), ContainerID: c.ID,
 	}}
+}
+
+// shimToEnd says that nothing but an end by force of their shim helps against
+// containers that are to go: it has not answered for too long, and those that may still
+// run have had all of their time.
+func (in Input) shimToEnd(containers []engine.Container) bool {
+	return in.Observed.Silent && in.SilentOver && !slices.ContainsFunc(containers, func(c engine.Container) bool {
+		return c.State == engine.Running && !in.GraceOver[c.ID]
+	})
 }
 
 // end is the next step of the stop of one container that runs, if there is one

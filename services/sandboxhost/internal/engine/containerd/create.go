@@ -95,7 +95,7 @@ func (e *Engine) clearEarlier(ctx context.Context, c *container) error {
 		}
 	}
 	if len(e.of(c.uid)) == 0 {
-		if err := e.endShims(c.uid); err != nil {
+		if err := e.endLeftShims(c.uid); err != nil {
 			return err
 		}
 	}

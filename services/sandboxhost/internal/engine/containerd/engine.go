@@ -197,6 +197,8 @@ func (e *Engine) Do(ctx context.Context, a engine.Attempt, action engine.Action)
 		return e.signal(ctx, action.ContainerID, action.Signal)
 	case engine.StepDelete:
 		return e.remove(ctx, action.ContainerID)
+	case engine.StepEndShim:
+		return e.endShims(uid)
 	case engine.StepRelease:
 		return e.release(uid)
 	case engine.StepLogs:

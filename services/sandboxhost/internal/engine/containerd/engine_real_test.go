@@ -136,6 +136,27 @@ func (n *node) removeOne(ctx context.Context, uid id.Sandbox) error {
 	return errors.Join(n.engine.release(uid), n.engine.removeWritten(uid))
 }
 
+// silence stops the shim of a sandbox, or lets it go on.
+func (n *node) silence(t *testing.T, uid id.Sandbox, silent bool) {
+	t.Helper()
+	sig, found := syscall.SIGCONT, false
+	if silent {
+		sig = syscall.SIGSTOP
+	}
+	for _, pid := range n.Shims(t) {
+		if !n.engine.isShimOf(pid, uid) {
+			continue
+		}
+		found = true
+		if err := syscall.Kill(pid, sig); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !found {
+		t.Fatalf("sandbox %s has no shim", uid)
+	}
+}
+
 func TestEngine_Conformance(t *testing.T) {
 	host := testimage.Serve(t)
 	img := testimage.New(t)
@@ -159,6 +180,7 @@ func TestEngine_Conformance(t *testing.T) {
 				meanwhile()
 				return n.begin(t)
 			},
+			Silence: n.silence,
 			End: func(t *testing.T, c engine.Container, signal syscall.Signal) {
 				if err := syscall.Kill(int(c.PID), signal); err != nil {
 					t.Fatal(err)

@@ -70,7 +70,7 @@ func leftBundle(err error) bool {
 // long as that is there it can never remove another of the same name. A folder
 // whose shim answers is left alone.
 func (e *Engine) clearBundle(_ context.Context, containerID string) error {
-	dir := filepath.Join(e.cfg.State, "io.containerd.runtime.v2.task", e.cfg.Namespace)
+	dir := e.taskDir()
 	bundle := filepath.Join(dir, containerID)
 	if bootstrap, err := readBootstrap(bundle); err == nil {
 		conn, err := net.DialTimeout("unix", bootstrap.socket(), healLimit)
@@ -96,7 +96,11 @@ func removeMounted(path string) error {
 		return err
 	}
 	for _, m := range slices.Backward(mounts) {
-		if err := unix.Unmount(m.Mountpoint, unix.UMOUNT_NOFOLLOW); err != nil {
+		err := unix.Unmount(m.Mountpoint, unix.UMOUNT_NOFOLLOW)
+		if errors.Is(err, unix.EBUSY) { // somebody looks into it
+			err = unix.Unmount(m.Mountpoint, unix.UMOUNT_NOFOLLOW|unix.MNT_DETACH)
+		}
+		if err != nil {
 			return fmt.Errorf("unmount %s: %w", m.Mountpoint, err)
 		}
 	}

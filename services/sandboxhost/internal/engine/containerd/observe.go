@@ -73,7 +73,15 @@ func (e *Engine) Observe(ctx context.Context, uid id.Sandbox) (engine.Observed, 
 	defer cancel()
 	o := engine.Observed{UID: uid}
 	for _, known := range e.of(uid) {
-		seen, err := e.observeContainer(ctx, c, known)
+		var seen *engine.Container
+		var err error
+		if !o.Silent { // all of them have the same shim
+			seen, err = e.observeContainer(ctx, c, known)
+			o.Silent = isSilent(err)
+		}
+		if o.Silent {
+			seen, err = e.observeSilent(ctx, c, known)
+		}
 		if err != nil {
 			return engine.Observed{}, fmt.Errorf("observe container %s: %w", known.id, err)
 		}
@@ -135,6 +143,9 @@ func (e *Engine) observeContainer(ctx context.Context, c *containerd.Client, kno
 	res, err := c.TaskService().Get(ctx, &tasks.GetRequest{ContainerID: known.id})
 	if err != nil {
 		if err := errgrpc.ToNative(err); !errdefs.IsNotFound(err) {
+			if errdefs.IsDeadlineExceeded(err) && ctx.Err() == nil { // containerd has answered, and says so
+				return nil, fmt.Errorf("ask for its task: %w", errSilent)
+			}
 			return nil, unavailable("ask for its task", err)
 		}
 		return e.observeWithoutTask(ctx, c, known, seen)

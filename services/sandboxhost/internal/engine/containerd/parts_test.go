@@ -78,6 +78,17 @@ func TestSandboxOf(t *testing.T) {
 	}
 }
 
+func TestIsStopped(t *testing.T) {
+	for stat, want := range map[string]bool{
+		"7 (containerd-shim) S 1 7 7": false, "7 (containerd-shim) T 1 7 7": true, "7 (containerd-shim) t 1 7 7": true,
+		"7 (a) T (b) R 1 7 7": false, "": false,
+	} {
+		if got := isStopped([]byte(stat)); got != want {
+			t.Errorf("%q: got %t, want %t", stat, got, want)
+		}
+	}
+}
+
 func TestIsShim(t *testing.T) {
 	ours := []string{"/opt/bin/containerd-shim-runc-v2", "-namespace", "staddle", "-id", "x", "-address", "/run/c.sock", ""}
 	if !isShim(ours, "staddle", "/run/c.sock") {

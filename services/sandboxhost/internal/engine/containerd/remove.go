@@ -2,6 +2,7 @@ package containerd
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -11,9 +12,11 @@ import (
 	"github.com/containerd/containerd/api/types/task"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
+	"golang.org/x/sys/unix"
 
 	"staddle.internal/kit/fault"
 	"staddle.internal/kit/id"
+	"staddle.internal/kit/logging"
 	"staddle.internal/services/sandboxhost/internal/bind"
 )
 
@@ -23,15 +26,21 @@ var startedStates = map[task.Status]bool{
 }
 
 // signal sends a signal to the main process. With it goes its pid namespace, so
-// SIGKILL ends all processes of the container.
+// SIGKILL ends all processes of the container. Where the shim does not answer the
+// process gets it from us.
 func (e *Engine) signal(ctx context.Context, containerID string, sig syscall.Signal) error {
-	_, err := e.client.TaskService().Kill(ctx, &tasks.KillRequest{ContainerID: containerID, Signal: uint32(sig)})
+	answer, cancel := context.WithTimeout(ctx, shimLimit)
+	defer cancel()
+	_, err := e.client.TaskService().Kill(answer, &tasks.KillRequest{ContainerID: containerID, Signal: uint32(sig)})
 	if err == nil {
 		return nil
 	}
 	err = errgrpc.ToNative(err)
 	if errdefs.IsNotFound(err) || strings.Contains(err.Error(), "process already finished") {
 		return nil
+	}
+	if errdefs.IsDeadlineExceeded(err) && ctx.Err() == nil {
+		return e.signalDirectly(containerID, sig)
 	}
 	return unavailable(fmt.Sprintf("send %s to container %s", sig, containerID), err)
 }
@@ -52,9 +61,8 @@ func (e *Engine) remove(ctx context.Context, containerID string) error {
 			return fmt.Errorf("close output of container %s: %w", containerID, err)
 		}
 	}
-	_, err := e.client.TaskService().Delete(ctx, &tasks.DeleteTaskRequest{ContainerID: containerID})
-	if err := errgrpc.ToNative(err); err != nil && !errdefs.IsNotFound(err) {
-		return unavailable("delete task of container "+containerID, err)
+	if err := e.deleteTask(ctx, containerID); err != nil {
+		return err
 	}
 	if c.group != "" { // a workload whose shim was killed may outlive its task for a moment
 		if err := e.cgroups.Clear(c.group); err != nil {
@@ -78,6 +86,31 @@ func (e *Engine) remove(ctx context.Context, containerID string) error {
 	}
 	e.forget(containerID)
 	return nil
+}
+
+// deleteTask removes a task whose process has ended. A root filesystem that somebody on
+// the node looks into is taken from its place all the same: who has it open keeps it until
+// they are done, and holds nothing of ours.
+func (e *Engine) deleteTask(ctx context.Context, containerID string) error {
+	request := &tasks.DeleteTaskRequest{ContainerID: containerID}
+	_, err := e.client.TaskService().Delete(ctx, request)
+	if err != nil && strings.Contains(err.Error(), "failed rootfs umount") && strings.Contains(err.Error(), "busy") {
+		path := filepath.Join(e.taskDir(), containerID, "rootfs")
+		if err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.EINVAL) {
+			return fmt.Errorf("detach root filesystem of container %s: %w", containerID, err)
+		}
+		e.log.Warn("busy root filesystem detached", logging.Component(containerID))
+		_, err = e.client.TaskService().Delete(ctx, request)
+	}
+	if err := errgrpc.ToNative(err); err != nil && !errdefs.IsNotFound(err) {
+		return unavailable("delete task of container "+containerID, err)
+	}
+	return nil
+}
+
+// taskDir is where containerd keeps a folder of each task.
+func (e *Engine) taskDir() string {
+	return filepath.Join(e.cfg.State, "io.containerd.runtime.v2.task", e.cfg.Namespace)
 }
 
 // endUnstarted ends a task that waits for its start, which would hold its output
@@ -120,7 +153,7 @@ func (e *Engine) release(uid id.Sandbox) error {
 	if err := e.cgroups.Clear(e.group(uid.Lower())); err != nil {
 		return err
 	}
-	if err := e.endShims(uid); err != nil {
+	if err := e.endLeftShims(uid); err != nil {
 		return err
 	}
 	if err := e.removeShimSocket(uid); err != nil {

@@ -55,8 +55,8 @@ func (e *Engine) Run(ctx context.Context, ready func()) error {
 	var wg sync.WaitGroup
 	adopted := make(chan struct{})
 	var once sync.Once
-	wg.Go(func() { e.hints.run(ctx) })            // ends with ctx; waited for below
-	wg.Go(func() { e.tendNetwork(ctx, adopted) }) // the same
+	wg.Go(func() { e.hints.run(ctx) })     // ends with ctx; waited for below
+	wg.Go(func() { e.tend(ctx, adopted) }) // the same
 	err := e.keepInTouch(ctx, func() {
 		once.Do(func() {
 			close(adopted)
@@ -166,7 +166,7 @@ func (e *Engine) load(ctx context.Context) error {
 	defer e.mu.Unlock()
 	for key, c := range found {
 		if old, ok := e.containers[key]; ok {
-			c.startedAt, c.lostAt, c.exit = old.startedAt, old.lostAt, old.exit
+			c.startedAt, c.lostAt, c.exit, c.kills = old.startedAt, old.lostAt, old.exit, old.kills
 		}
 		e.containers[key] = c // one that is not listed stays: observing it finds out
 	}
@@ -193,14 +193,25 @@ func (e *Engine) read(record containers.Container) (*container, bool) {
 // unstarted says of which containers the shim may not have opened its pipes yet.
 // A container of which that cannot be told counts as one.
 func (e *Engine) unstarted(ctx context.Context) func(id.Sandbox, string, uint64) bool {
+	silent := map[id.Sandbox]bool{} // one shim that does not answer is asked once
+	look := func(c *container) (seen *engine.Container, err error) {
+		ctx, cancel := context.WithTimeout(ctx, questionLimit)
+		defer cancel()
+		if !silent[c.uid] {
+			seen, err = e.observeContainer(ctx, e.client, c)
+			silent[c.uid] = isSilent(err)
+		}
+		if silent[c.uid] {
+			return e.observeSilent(ctx, e.client, c)
+		}
+		return seen, err
+	}
 	return func(uid id.Sandbox, name string, attempt uint64) bool {
 		for _, c := range e.of(uid) {
 			if c.note == nil || c.note.GetContainer() != name || c.note.GetAttempt() != attempt {
 				continue
 			}
-			ctx, cancel := context.WithTimeout(ctx, firstLimit)
-			seen, err := e.observeContainer(ctx, e.client, c)
-			cancel()
+			seen, err := look(c)
 			return err != nil || seen == nil || seen.StartedAt.IsZero() && seen.Exit == nil
 		}
 		return false

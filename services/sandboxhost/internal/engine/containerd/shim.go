@@ -20,14 +20,19 @@ import (
 // endLimit bounds the wait for a shim that was killed.
 const endLimit = 5 * time.Second
 
-// endShims ends the shims that are left of a sandbox of which containerd holds no
+// endLeftShims ends the shims that are left of a sandbox of which containerd holds no
 // container. One that does not answer when containerd starts is forgotten by it, and
 // waits at the socket where the shim of the next attempt is looked for: nothing of
 // the sandbox could ever start again.
-func (e *Engine) endShims(uid id.Sandbox) error {
+func (e *Engine) endLeftShims(uid id.Sandbox) error {
 	if left := e.of(uid); len(left) > 0 {
 		return fault.New(fault.Conflict, "end shim of sandbox %s: container %s is left", uid, left[0].id)
 	}
+	return e.endShims(uid)
+}
+
+// endShims ends the shims of a sandbox, and no other process.
+func (e *Engine) endShims(uid id.Sandbox) error {
 	pids, err := e.cgroups.Processes(e.group(engine.ShimGroup))
 	if err != nil {
 		return err
@@ -59,7 +64,7 @@ func (e *Engine) endShim(pid int, uid id.Sandbox) (err error) {
 	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
 		return err
 	}
-	e.log.Warn("left shim ended", uid.Attr())
+	e.log.Warn("shim ended by force", uid.Attr())
 	for deadline := time.Now().Add(endLimit); ; {
 		rest := time.Until(deadline)
 		if rest <= 0 {
@@ -78,18 +83,24 @@ func (e *Engine) endShim(pid int, uid id.Sandbox) (err error) {
 // isShimOf says whether a process is a shim of this containerd that was started for
 // a container of the sandbox.
 func (e *Engine) isShimOf(pid int, uid id.Sandbox) bool {
+	owner, ok := e.shimOf(pid)
+	return ok && owner == uid
+}
+
+// shimOf is the sandbox for whose first container a process was started, if it is a shim
+// of this containerd.
+func (e *Engine) shimOf(pid int) (id.Sandbox, bool) {
 	raw, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cmdline"))
 	if err != nil {
-		return false // it ended
+		return "", false // it ended
 	}
 	args := strings.Split(string(raw), "\x00")
 	if !isShim(args, e.cfg.Namespace, e.cfg.Address) {
-		return false
+		return "", false
 	}
 	at := slices.IndexFunc(args, func(a string) bool { return strings.TrimLeft(a, "-") == "id" })
 	if at < 0 || at+1 >= len(args) {
-		return false
+		return "", false
 	}
-	owner, ok := sandboxOf(args[at+1])
-	return ok && owner == uid
+	return sandboxOf(args[at+1])
 }

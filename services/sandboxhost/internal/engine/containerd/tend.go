@@ -1,37 +1,99 @@
 package containerd
 
 import (
+	"bytes"
 	"context"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
 	"time"
 
 	"staddle.internal/kit/backoff"
+	"staddle.internal/kit/id"
 	"staddle.internal/kit/logging"
+	"staddle.internal/services/sandboxhost/internal/engine"
 )
 
-// tendPeriod is how often somebody looks whether the network still is as it was
-// made: nobody is told by whom a firewall is loaded anew.
+// tendPeriod is how often somebody looks whether network and shims still are as they
+// should be: nobody is told by whom a firewall is loaded anew or a process stopped.
 const tendPeriod = 10 * time.Second
 
-// tendNetwork mends what all sandboxes stand on, from the adoption on until ctx
-// ends, and has the keepers of those that lost their interface look.
-func (e *Engine) tendNetwork(ctx context.Context, adopted <-chan struct{}) {
+// tend mends what all sandboxes stand on, from the adoption on until ctx ends, and has
+// the keepers of those look that lost their interface, or whose shim stands still.
+func (e *Engine) tend(ctx context.Context, adopted <-chan struct{}) {
 	select {
 	case <-adopted:
 	case <-ctx.Done():
 		return
 	}
-	said := ""
-	for !e.cfg.Network.Disable && backoff.Wait(ctx, tendPeriod) == nil {
-		off, err := e.network.Mend(ctx)
-		for _, uid := range off {
-			e.hints.one(uid)
+	network := sayer{e: e, what: "network not mended"}
+	shims := sayer{e: e, what: "shims not looked at"}
+	still := map[int]id.Sandbox{}
+	for backoff.Wait(ctx, tendPeriod) == nil {
+		if !e.cfg.Network.Disable {
+			network.say(ctx, e.tendNetwork(ctx))
 		}
-		switch {
-		case err == nil:
-			said = ""
-		case err.Error() != said && ctx.Err() == nil:
-			said = err.Error()
-			e.log.Warn("network not mended", logging.Err(err))
+		now, err := e.standingShims()
+		shims.say(ctx, err)
+		for pid, uid := range now {
+			if still[pid] != uid {
+				e.hints.one(uid)
+			}
 		}
+		if err == nil {
+			still = now
+		}
+	}
+}
+
+func (e *Engine) tendNetwork(ctx context.Context) error {
+	off, err := e.network.Mend(ctx)
+	for _, uid := range off {
+		e.hints.one(uid)
+	}
+	return err
+}
+
+// standingShims lists the shims that somebody has stopped, with their sandboxes.
+func (e *Engine) standingShims() (map[int]id.Sandbox, error) {
+	pids, err := e.cgroups.Processes(e.group(engine.ShimGroup))
+	if err != nil {
+		return nil, err
+	}
+	still := map[int]id.Sandbox{}
+	for _, pid := range pids {
+		raw, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
+		if err != nil || !isStopped(raw) {
+			continue // it ended, or goes on
+		}
+		if uid, ok := e.shimOf(pid); ok {
+			still[pid] = uid
+		}
+	}
+	return still, nil
+}
+
+// isStopped reads from /proc/<pid>/stat whether a process was stopped.
+func isStopped(stat []byte) bool {
+	after := stat[bytes.LastIndexByte(stat, ')')+1:] // its name may hold anything
+	state := strings.TrimSpace(string(after))
+	return strings.HasPrefix(state, "T") || strings.HasPrefix(state, "t")
+}
+
+// sayer logs what is wrong, once as long as it stays the same.
+type sayer struct {
+	e    *Engine
+	what string
+	said string
+}
+
+func (s *sayer) say(ctx context.Context, err error) {
+	switch {
+	case err == nil:
+		s.said = ""
+	case err.Error() != s.said && ctx.Err() == nil:
+		s.said = err.Error()
+		s.e.log.Warn(s.what, logging.Err(err))
 	}
 }

@@ -168,7 +168,7 @@ func (u *users) clean(ctx context.Context) error {
 		return fmt.Errorf("clean views of images: %w", err)
 	}
 	for _, m := range mounts {
-		if err := errors.Join(unix.Unmount(m.Mountpoint, unix.UMOUNT_NOFOLLOW), os.Remove(m.Mountpoint)); err != nil {
+		if err := errors.Join(unix.Unmount(m.Mountpoint, unix.UMOUNT_NOFOLLOW|unix.MNT_DETACH), os.Remove(m.Mountpoint)); err != nil {
 			return fmt.Errorf("clean views of images: %w", err)
 		}
 	}

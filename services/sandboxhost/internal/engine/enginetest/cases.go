@@ -236,6 +236,49 @@ func testSecondAttempt(t *testing.T, b *bench) {
 	b.clear(a)
 }
 
+// While its shim stands still a container is what it was, can be told to end, and is in
+// the way of no other sandbox. What then ended is told once the shim goes on.
+func testSilentShim(t *testing.T, b *bench) {
+	a, other := b.attempt(b.f.Sleep, b.f.IgnoreTerm), b.attempt(b.f.Sleep)
+	b.run(a)
+	b.run(other)
+	was := b.observe(a)
+	b.c.Silence(t, uidOf(a), true)
+	for range 2 { // also by who did not see it before
+		o := b.observe(a)
+		if !o.Silent || len(o.Containers) != 2 || o.Containers[0].PID != was.Containers[0].PID || o.Containers[1].State != engine.Running {
+			t.Fatalf("got %+v, want it silent, and as it was: %+v", o, was)
+		}
+		b.e = b.c.Restart(t, func() {})
+	}
+	if o := b.observe(other); o.Silent || o.Containers[0].State != engine.Running {
+		t.Errorf("got %+v, want the other untouched", o)
+	}
+	wantKind(t, b.do(a, engine.Action{Step: engine.StepDelete, ContainerID: containerID(a, "a")}), fault.Unavailable)
+	b.signal(a, "a", syscall.SIGKILL)
+	b.c.Silence(t, uidOf(a), false)
+	if exit := b.awaitExit(a, "a"); exit.Unknown || exit.Code != 128+uint32(syscall.SIGKILL) {
+		t.Errorf("got %+v, want code 137", exit)
+	}
+	b.c.Silence(t, uidOf(a), true)
+	b.must(a, engine.Action{Step: engine.StepEndShim})
+	b.must(a, engine.Action{Step: engine.StepEndShim}) // there is none any more
+	if exit := b.awaitExit(a, "b"); !exit.Unknown {
+		t.Errorf("got %+v, want an unknown exit", exit)
+	}
+	if o := b.observe(other); o.Containers[0].State != engine.Running {
+		t.Errorf("got %+v, want the other untouched", o)
+	}
+	b.await(a, "removed", func(engine.Observed) bool { // once the runtime has noticed
+		remove := func(name string) error {
+			return b.do(a, engine.Action{Step: engine.StepDelete, ContainerID: containerID(a, name)})
+		}
+		return remove("a") == nil && remove("b") == nil
+	})
+	b.clear(a)
+	b.clear(other)
+}
+
 func testApart(t *testing.T, b *bench) {
 	one, two := b.attempt(b.f.Sleep), b.attempt(b.f.Sleep)
 	b.run(one)

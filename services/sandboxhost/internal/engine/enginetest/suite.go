@@ -48,6 +48,8 @@ type Control struct {
 	// Restart ends the engine as a killed process ends, calls meanwhile, and
 	// returns a new engine on the same node. Never nil.
 	Restart func(t *testing.T, meanwhile func()) engine.Engine
+	// Silence keeps the shim of a sandbox from answering, or lets it go on.
+	Silence func(t *testing.T, uid id.Sandbox, silent bool)
 	// End ends the container by a signal, without the engine.
 	End func(t *testing.T, c engine.Container, signal syscall.Signal)
 }
@@ -67,6 +69,7 @@ func Run(t *testing.T, f Fixture, newControl func(t *testing.T) *Control) {
 		"half made, then removed":            testHalfMade,
 		"half made, found after a restart":   testHalfMadeRestart,
 		"a second attempt beside namespaces": testSecondAttempt,
+		"a shim that does not answer":        testSilentShim,
 		"sandboxes are apart":                testApart,
 		"limits change in place":             testLimits,
 		"stop signal":                        testStopSignal,

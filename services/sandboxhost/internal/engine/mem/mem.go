@@ -68,12 +68,14 @@ type sandbox struct {
 	address    netip.Addr
 	remains    bool
 	logs       bool
+	silent     bool
 	containers map[string]*container
 }
 
 type container struct {
 	engine.Container
 	command []string
+	unseen  *engine.Exit // how it ended while nobody could tell
 	limits  *resourcev1.ResourceLimits
 }
 
@@ -146,6 +148,9 @@ func (e *Engine) do(uid id.Sandbox, a engine.Attempt, action engine.Action) erro
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	s := e.sandbox(uid)
+	if s.silent && asksShim(action.Step) && len(s.containers) > 0 {
+		return fault.New(fault.Unavailable, "step %s: the shim does not answer", action.Step)
+	}
 	switch action.Step {
 	case engine.StepImages:
 		return checkImages(a.Wish.GetSpec())
@@ -169,6 +174,9 @@ func (e *Engine) do(uid id.Sandbox, a engine.Attempt, action engine.Action) erro
 		return nil
 	case engine.StepDelete:
 		return s.remove(action.ContainerID)
+	case engine.StepEndShim:
+		e.endShim(uid, s)
+		return nil
 	case engine.StepRelease:
 		return s.release()
 	case engine.StepLogs:
@@ -198,7 +206,7 @@ func (e *Engine) sandbox(uid id.Sandbox) *sandbox {
 }
 
 func (s *sandbox) observe(uid id.Sandbox) engine.Observed {
-	o := engine.Observed{UID: uid, Namespaces: s.pinned, Remains: s.remains, Logs: s.logs}
+	o := engine.Observed{UID: uid, Namespaces: s.pinned, Remains: s.remains, Logs: s.logs, Silent: s.silent && len(s.containers) > 0}
 	if s.address.IsValid() {
 		o.Addresses = []netip.Addr{s.address}
 	}
@@ -282,6 +290,10 @@ func (s *sandbox) limit(a engine.Attempt, action engine.Action) {
 // end marks a running container as ended, with the lock held.
 func (e *Engine) end(uid id.Sandbox, c *container, exit engine.Exit) {
 	exit.At = time.Now()
+	if e.sandbox(uid).silent {
+		c.unseen = &exit
+		return
+	}
 	c.State, c.PID, c.Exit, c.Limits = engine.Exited, 0, &exit, nil
 	e.hint(uid)
 }
@@ -339,6 +351,39 @@ func (e *Engine) Vanish(uid id.Sandbox, name string) {
 	e.hint(uid)
 }
 
+// asksShim says whether a step can do nothing without an answer of the shim.
+func asksShim(step engine.Step) bool {
+	switch step {
+	case engine.StepCreate, engine.StepStart, engine.StepLimits, engine.StepPreStop, engine.StepDelete:
+		return true
+	}
+	return false
+}
+
+// endShim ends the shim, with the lock held.
+func (e *Engine) endShim(uid id.Sandbox, s *sandbox) {
+	s.silent = false
+	for _, c := range s.containers {
+		if c.State == engine.Running {
+			e.end(uid, c, engine.Exit{Unknown: true})
+		}
+	}
+}
+
+// Silence stops the shim of a sandbox, or lets it go on. While it stands still nobody
+// can tell how containers are. Nobody is told that it does.
+func (e *Engine) Silence(uid id.Sandbox, silent bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	s := e.sandbox(uid)
+	s.silent = silent
+	for _, c := range s.containers {
+		if !silent && c.unseen != nil {
+			e.end(uid, c, *c.unseen)
+		}
+	}
+}
+
 // Detach takes the interface of a sandbox away as somebody else would.
 func (e *Engine) Detach(uid id.Sandbox) {
 	e.mu.Lock()
@@ -364,7 +409,7 @@ func (e *Engine) Reboot() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for uid, s := range e.sandboxes {
-		s.pinned = false
+		s.pinned, s.silent = false, false
 		for _, c := range s.containers {
 			if c.State == engine.Running {
 				e.end(uid, c, engine.Exit{Unknown: true})

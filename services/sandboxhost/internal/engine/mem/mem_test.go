@@ -25,6 +25,7 @@ func TestEngine_Conforms(t *testing.T) {
 				meanwhile()
 				return e
 			},
+			Silence: func(_ *testing.T, uid id.Sandbox, silent bool) { e.Silence(uid, silent) },
 			End: func(t *testing.T, c engine.Container, s syscall.Signal) {
 				t.Helper()
 				uid := id.Sandbox(c.Note.GetWish().GetUid())

@@ -163,7 +163,7 @@ func (n node) stoppedInOrder(since time.Time) {
 	journal := n.ok("journalctl", "--no-pager", "--boot=all", "--output=cat", fmt.Sprintf("--since=@%d", since.Unix()))
 	last := 0
 	for _, said := range []string{
-		"Stopping staddle-drain.service", "DRAIN_STEP_STOPPING", "DRAIN_STEP_DONE", "Stopped staddle-drain.service",
+		"Stopping staddle-drain.service", "DRAIN_STEP_STOPPING", "DRAIN_STEP_DONE", "session ended", "Stopped staddle-drain.service",
 		"Stopped staddle-presence.service", "Stopped staddle-sandbox-agent.service", "Stopped staddle-sandboxhost.service",
 		"Stopped staddle-storage.service", "Stopped staddle-workloads.service",
 	} {

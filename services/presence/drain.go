@@ -30,6 +30,9 @@ const (
 	defaultKillAfter = 5 * time.Minute
 	// overLimit is how long presence may take to hear that the machine stays up.
 	overLimit = 10 * time.Second
+	// leaveLimit is how long presence may take to end the session of the node. One that
+	// stays open ends by itself.
+	leaveLimit = 3 * time.Second
 )
 
 // DrainMain ends the sandboxes of a running node in order, each within its own grace
@@ -91,7 +94,33 @@ func runDrain(ctx context.Context, paths config.Paths, killAfter time.Duration) 
 	if len(ways) == 0 {
 		return fault.New(fault.Unavailable, "end sandboxes: neither %s nor %s runs here", Name, sandboxhost)
 	}
-	return shutdown.Run(ctx, killAfter, log, ways...)
+	if err := shutdown.Run(ctx, killAfter, log, ways...); err != nil {
+		return err
+	}
+	if err := left(ctx, paths); err != nil {
+		log.Warn("session not ended", logging.Err(err))
+	}
+	return nil
+}
+
+// left waits until presence has ended the session of the node, while a coordinator on
+// this machine is still there.
+func left(ctx context.Context, paths config.Paths) (err error) {
+	conn, err := rpc.Dial(paths.Socket(Name), rpc.DialConfig{FailFast: true})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, conn.Close()) }()
+	ctx, cancel := context.WithTimeout(ctx, leaveLimit)
+	defer cancel()
+	stream, err := presencev1.NewPresenceServiceClient(conn).WatchPresence(ctx, &presencev1.WatchPresenceRequest{})
+	for err == nil {
+		var now *presencev1.WatchPresenceResponse
+		if now, err = stream.Recv(); err == nil && now.GetPresence().GetSessionId() == 0 {
+			return nil
+		}
+	}
+	return err
 }
 
 // byPresence has presence drain the node.

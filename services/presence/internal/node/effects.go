@@ -99,6 +99,10 @@ func (n *Node) report(ctx context.Context, s *state, status *resourcev1.NodeStat
 func (n *Node) keepSession(ctx context.Context, id int64) {
 	again := backoff.Policy{Initial: 200 * time.Millisecond, Cap: n.cfg.TTL / 3} // a link that is made cuts it short
 	for attempt := 0; ctx.Err() == nil; {
+		if n.away.Load() {
+			id = n.leave(ctx, id)
+			continue
+		}
 		sentAt := boottime.Now()
 		call, cancel := context.WithTimeout(ctx, min(renewTimeout, n.cfg.TTL/2))
 		session, err := n.deps.Cluster.Renew(call, id, n.cfg.TTL)
@@ -119,6 +123,46 @@ func (n *Node) keepSession(ctx context.Context, id int64) {
 		case <-n.renew:
 		}
 		timer.Stop()
+	}
+}
+
+// renewNow has the session looked at now.
+func (n *Node) renewNow() {
+	select {
+	case n.renew <- struct{}{}:
+	default: // it is being done anyway
+	}
+}
+
+// leave ends the session before a shutdown of the machine, while a coordinator that
+// runs on it still answers: a session that stays open keeps the next boot waiting. It
+// returns the session there is once it is worth a look.
+func (n *Node) leave(ctx context.Context, id int64) int64 {
+	if id != 0 {
+		call, cancel := context.WithTimeout(ctx, withdrawTimeout)
+		err := n.deps.Cluster.End(call, id)
+		cancel()
+		if err != nil {
+			n.send(ctx, func(s *state) { n.notRenewed(s, err) })
+		} else {
+			id = 0
+			n.send(ctx, n.ended)
+		}
+	}
+	select {
+	case <-ctx.Done():
+	case <-n.renew:
+	}
+	return id
+}
+
+// ended takes note that there is no session.
+func (n *Node) ended(s *state) {
+	n.log.Info("session ended")
+	s.session.Session = Session{NodeUID: s.session.NodeUID}
+	s.session.failure = goingDown
+	if err := s.notes.keepSession(s.session.Session); err != nil {
+		n.log.Warn("session not kept", logging.Err(err))
 	}
 }
 
@@ -208,8 +252,5 @@ func (n *Node) withdraw(ctx context.Context, s *state) {
 		n.log.Warn("session not ended", logging.Err(err))
 		return
 	}
-	n.log.Info("session ended")
-	if err := s.notes.keepSession(Session{NodeUID: s.session.NodeUID}); err != nil {
-		n.log.Warn("session not kept", logging.Err(err))
-	}
+	n.ended(s)
 }

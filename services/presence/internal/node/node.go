@@ -14,6 +14,7 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"staddle.internal/kit/journal"
@@ -118,6 +119,7 @@ type Node struct {
 	log    *slog.Logger
 	events chan func(*state)
 	renew  chan struct{} // a renewal is worth a try now
+	away   atomic.Bool   // the machine goes down and nothing runs any more: no session
 	hub    *watch.Hub[struct{}, *presencev1.Presence]
 }
 
@@ -208,6 +210,9 @@ func (n *Node) tell(ctx context.Context, s *state) time.Time {
 	now := time.Now()
 	conditions, due := s.conditions(now)
 	n.announce(s, conditions)
+	if away := s.away(); n.away.Swap(away) != away {
+		n.renewNow()
+	}
 	n.deps.Admission.Told(s.record.GetNode().GetStatus().GetCordoned() || s.record.GetNode().GetSpec().GetCordoned())
 	status, again := s.report(now, conditions)
 	if status != nil {
@@ -234,10 +239,7 @@ func (n *Node) observer(ctx context.Context, t *condition.Tracked) func(conditio
 		n.send(ctx, func(s *state) {
 			t.Observe(time.Now(), o)
 			if t == s.link && o.Answer == condition.Serving {
-				select {
-				case n.renew <- struct{}{}:
-				default: // it is being tried anyway
-				}
+				n.renewNow()
 			}
 		})
 	}

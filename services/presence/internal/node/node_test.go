@@ -330,6 +330,42 @@ func TestNode_TellsOfCordonAndShutdown(t *testing.T) {
 	})
 }
 
+// The session of a node on which nothing runs any more ends before the processes do:
+// the coordinator may be one of them, and a session left open keeps the next boot
+// waiting.
+func TestNode_LeavesOnceAShutdownHasEndedAll(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.up()
+		shutdown := func(step presencev1.DrainStep) {
+			w.admission.hub.Set(struct{}{}, &presencev1.Admission{Shutdown: &presencev1.DrainProgress{Step: step}})
+			w.after(time.Minute)
+		}
+		shutdown(presencev1.DrainStep_DRAIN_STEP_STOPPING)
+		if _, _, opened, ended := w.cluster.look(); ended || opened != 1 || w.node.Presence().GetSessionId() == 0 {
+			t.Errorf("while sandboxes end: opened %d sessions, ended %v, presence has %d", opened, ended, w.node.Presence().GetSessionId())
+		}
+		w.cluster.set(func(c *fakeCluster) { c.refuse = fault.New(fault.Unavailable, "away") })
+		shutdown(presencev1.DrainStep_DRAIN_STEP_DONE)
+		w.cluster.set(func(c *fakeCluster) { c.refuse = nil })
+		w.link.say(condition.Away, "away") // it is tried again once the link is back
+		w.link.say(condition.Serving, "")
+		w.after(time.Minute)
+		status, _, opened, ended := w.cluster.look()
+		if id := w.node.Presence().GetSessionId(); !ended || opened != 1 || id != 0 {
+			t.Errorf("all ended: opened %d sessions, ended %v, presence has %d", opened, ended, id)
+		}
+		if reason := find(status, condition.Ready).GetReason(); reason != goingDown {
+			t.Errorf("the record says %q, want %q", reason, goingDown)
+		}
+		w.admission.hub.Set(struct{}{}, &presencev1.Admission{})
+		w.after(time.Second)
+		w.wantReady("the machine stays up", true)
+		if _, _, opened, _ := w.cluster.look(); opened != 2 {
+			t.Errorf("opened %d sessions, want a second", opened)
+		}
+	})
+}
+
 // ETC-2: the node itself knows when its session must be over.
 func TestSession_EndsByItsOwnClock(t *testing.T) {
 	s := session{Session: Session{ID: 1, TTL: 15 * time.Second}, sentAt: boottime.Now()}

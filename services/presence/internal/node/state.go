@@ -16,6 +16,9 @@ import (
 // resendAfter is how long a report may take to show in the mirror.
 const resendAfter = 10 * time.Second
 
+// goingDown is why a node is not ready, and has no session, before a shutdown.
+const goingDown = "the machine is being shut down"
+
 // state is all that is known of the node. It belongs to the loop.
 type state struct {
 	cfg      Config
@@ -52,6 +55,11 @@ type session struct {
 // clock that no jump moves.
 func (s session) open(now time.Duration) bool {
 	return s.ID != 0 && s.TTL > 0 && now < s.sentAt+s.TTL
+}
+
+// away says whether the machine goes down and nothing runs on it any more.
+func (s *state) away() bool {
+	return s.admission.GetShutdown().GetStep() == presencev1.DrainStep_DRAIN_STEP_DONE
 }
 
 func newState(cfg Config, deps Deps, notes *notes, now time.Time) (*state, error) {
@@ -102,7 +110,7 @@ func (s *state) conjunction(now time.Time, all []*resourcev1.Condition) *resourc
 	ready := &resourcev1.Condition{Type: condition.Ready}
 	ready.State, ready.Reason = condition.Conjunction(all)
 	if s.admission.GetShutdown() != nil {
-		ready.State, ready.Reason = resourcev1.ConditionState_CONDITION_STATE_FALSE, "the machine is being shut down"
+		ready.State, ready.Reason = resourcev1.ConditionState_CONDITION_STATE_FALSE, goingDown
 	}
 	if s.leaving {
 		ready.State, ready.Reason = resourcev1.ConditionState_CONDITION_STATE_FALSE, "presence is stopping"

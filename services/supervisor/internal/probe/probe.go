@@ -48,7 +48,7 @@ type Config struct {
 // Default are the values of the product.
 func Default() Config {
 	return Config{
-		Interval: 3 * time.Second, Hurry: 500 * time.Millisecond,
+		Interval: 5 * time.Second, Hurry: 500 * time.Millisecond,
 		Timeout: time.Second, Misses: 3, Settle: 20 * time.Millisecond,
 	}
 }

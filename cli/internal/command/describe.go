@@ -1,0 +1,192 @@
+package command
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
+
+	"staddle.internal/cli/internal/output"
+	"staddle.internal/cli/internal/sandbox"
+)
+
+func (a *app) describeCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "describe [flags] SANDBOX", Short: "Show all that is known of a sandbox", Args: args(cobra.ExactArgs(1)), ValidArgsFunction: a.sandboxNames(1),
+		Long: `Show all that is known of a sandbox: how it is and why, how long each phase of its
+newest attempt took, its containers with what probes and ports say of them, and how
+earlier attempts ended. Times are those of its node.`,
+		RunE: func(cmd *cobra.Command, refs []string) error {
+			ctx, cancel := a.bounded(cmd.Context(), 0)
+			defer cancel()
+			return a.withSandboxes(ctx, func(t sandboxes) error { return a.describe(ctx, t, refs[0]) })
+		},
+	}
+}
+
+func (a *app) describe(ctx context.Context, t reader, ref string) error {
+	s, err := t.Find(ctx, ref)
+	if err != nil {
+		return err
+	}
+	now := time.Now()
+	if a.format != output.Table {
+		return output.PrintOne(a.out, a.format, sandboxColumns, sandboxRow(now, &s))
+	}
+	_, err = io.WriteString(a.out, description(now, &s))
+	return err
+}
+
+// description is all that is known of a sandbox, for people.
+func description(now time.Time, s *sandbox.Sandbox) string {
+	parts := []string{output.Align(overview(now, s))}
+	for _, part := range []struct {
+		title string
+		table [][]string
+	}{
+		{"PHASE ENTERED TOOK", phaseCells(now, s.Status)},
+		{"CONTAINER STATE PID AGE EXIT OOM-KILLS IMAGE", containerCells(now, s)},
+		{"CONDITION OF STATE FOR REASON", conditionCells(now, s.Status)},
+		{"ATTEMPT CONTAINER EXIT AT", exitCells(s.Status)},
+	} {
+		if len(part.table) > 0 {
+			parts = append(parts, output.Align(append([][]string{strings.Fields(part.title)}, part.table...)))
+		}
+	}
+	return strings.Join(parts, "\n")
+}
+
+func overview(now time.Time, s *sandbox.Sandbox) [][]string {
+	ready, why := s.Ready()
+	labels := make([]string, 0, len(s.Labels))
+	for _, k := range slices.Sorted(maps.Keys(s.Labels)) {
+		labels = append(labels, k+"="+s.Labels[k])
+	}
+	next := ""
+	if at := s.Status.GetNextAt(); at != nil {
+		next = "in " + max(at.AsTime().Sub(now), 0).Round(time.Second).String()
+	}
+	all := [][]string{
+		{"Name:", s.Name},
+		{"Uid:", s.UID},
+		{"Manager:", s.Manager},
+		{"Node:", s.Node},
+		{"Labels:", strings.Join(labels, ",")},
+		{"Created:", moment(timestamppb.New(s.CreatedAt))},
+		{"Desired:", strings.ToLower(enumWord(s.Spec.GetDesired().String(), "DESIRED_STATE_"))},
+		{"Phase:", phaseOf(s)},
+		{"Attempt:", fmt.Sprint(s.Status.GetAttempt())},
+		{"Why:", s.Why()},
+		{"Next attempt:", next},
+		{"Ready:", strings.ToLower(enumWord(ready.String(), "CONDITION_STATE_"))},
+		{"Not ready because:", why},
+		{"Addresses:", strings.Join(s.Status.GetAddresses(), ",")},
+	}
+	return slices.DeleteFunc(all, func(line []string) bool { return line[1] == "" })
+}
+
+// phaseCells says when each phase of the newest attempt began, and how long it took.
+func phaseCells(now time.Time, s *resourcev1.SandboxStatus) [][]string {
+	var rows [][]string
+	times := s.GetPhaseTimes()
+	for i, p := range times {
+		took := "for " + output.Age(now, p.GetEnteredAt())
+		if i+1 < len(times) {
+			took = times[i+1].GetEnteredAt().AsTime().Sub(p.GetEnteredAt().AsTime()).Round(time.Millisecond).String()
+		}
+		rows = append(rows, []string{enumWord(p.GetPhase().String(), "SANDBOX_PHASE_"), moment(p.GetEnteredAt()), took})
+	}
+	return rows
+}
+
+func containerCells(now time.Time, s *sandbox.Sandbox) [][]string {
+	var rows [][]string
+	for _, spec := range s.Spec.GetContainers() {
+		c := containerOf(s.Status, spec.GetName())
+		e := s.Exit(spec.GetName())
+		state, pid, oom := "waiting", "", ""
+		switch {
+		case c.GetPid() != 0:
+			state, pid = "running", fmt.Sprint(c.GetPid())
+		case e != nil:
+			state = "ended"
+		case c.GetStartedAt() != nil:
+			state = "started"
+		}
+		if c.GetOomKills() > 0 {
+			oom = fmt.Sprint(c.GetOomKills())
+		}
+		name := spec.GetName()
+		if spec.GetInit() {
+			name += " (init)"
+		}
+		rows = append(rows, []string{name, state, pid, output.Age(now, c.GetStartedAt()), endOf(e), oom, spec.GetImage()})
+	}
+	return rows
+}
+
+func containerOf(s *resourcev1.SandboxStatus, name string) *resourcev1.ContainerStatus {
+	for _, c := range s.GetContainers() {
+		if c.GetName() == name {
+			return c
+		}
+	}
+	return nil
+}
+
+// conditionCells are the conditions of the sandbox, and then those of its containers.
+func conditionCells(now time.Time, s *resourcev1.SandboxStatus) [][]string {
+	var rows [][]string
+	add := func(of string, all []*resourcev1.Condition) {
+		for _, c := range all {
+			rows = append(rows, []string{
+				c.GetType(), of, strings.ToLower(enumWord(c.GetState().String(), "CONDITION_STATE_")), output.Age(now, c.GetSince()), c.GetReason(),
+			})
+		}
+	}
+	add("sandbox", s.GetConditions())
+	for _, c := range s.GetContainers() {
+		add(c.GetName(), c.GetConditions())
+	}
+	return rows
+}
+
+// exitCells are the exits that are remembered, newest first.
+func exitCells(s *resourcev1.SandboxStatus) [][]string {
+	var rows [][]string
+	for _, e := range slices.Backward(s.GetExits()) {
+		rows = append(rows, []string{fmt.Sprint(e.GetAttempt()), e.GetContainer(), endOf(e), moment(e.GetExitedAt())})
+	}
+	return rows
+}
+
+// endOf is how a container ended, in a few words; empty while it has not.
+func endOf(e *resourcev1.ContainerExit) string {
+	switch {
+	case e == nil:
+		return ""
+	case e.GetUnknown():
+		return "unknown"
+	case e.GetOomKilled():
+		return fmt.Sprintf("%d (out of memory)", e.GetCode())
+	case e.GetSignal() != 0:
+		return fmt.Sprintf("%d (signal %d)", e.GetCode(), e.GetSignal())
+	}
+	return fmt.Sprint(e.GetCode())
+}
+
+// moment is a time of the node, to the millisecond.
+func moment(t *timestamppb.Timestamp) string {
+	if t.GetSeconds() == 0 {
+		return ""
+	}
+	return t.AsTime().Local().Format("2006-01-02 15:04:05.000")
+}

@@ -7,6 +7,6 @@ unformatted=$(git ls-files '*.go' | grep -v '^proto/gen/' | xargs gofmt -l)
 if [ -n "$unformatted" ]; then printf 'not formatted (make fmt):\n%s\n' "$unformatted"; status=1; fi
 for module in $(sed -n 's,^\t\./,,p' go.work); do
   [ "$module" = proto ] && continue
-  (cd "$module" && bin=../bin && while [ ! -d "$bin" ]; do bin=../$bin; done && "$bin/golangci-lint" run ./...) || { echo "lint: $module"; status=1; }
+  (cd "$module" && bin=../bin && while [ ! -d "$bin" ]; do bin=../$bin; done && "$bin/golangci-lint" run --allow-parallel-runners ./...) || { echo "lint: $module"; status=1; }
 done
 exit $status

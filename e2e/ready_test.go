@@ -70,3 +70,53 @@ func TestSandbox_ReadyAndChangedInPlace(t *testing.T) {
 	b.OK(append(socket, "rm", "wrong")...)
 	settled(t, b)
 }
+
+// probing is a probe that asks often and needs few answers, which a busy machine may
+// take its time for.
+func probing(check *resourcev1.Probe) *resourcev1.Probe {
+	check.Period, check.Timeout, check.FailureThreshold = durationpb.New(200*time.Millisecond), durationpb.New(20*time.Second), 2
+	return check
+}
+
+func program(args ...string) *resourcev1.Probe {
+	return probing(&resourcev1.Probe{Check: &resourcev1.Probe_Exec{Exec: &resourcev1.ExecAction{Command: append([]string{"/probe"}, args...)}}})
+}
+
+func page(path string) *resourcev1.Probe {
+	return probing(&resourcev1.Probe{Check: &resourcev1.Probe_Http{Http: &resourcev1.HttpCheck{Port: 7000, Path: path}}})
+}
+
+// What programs and pages say of a sandbox: ready; not ready, and why; and a new
+// attempt when it is not live, which "describe" tells.
+func TestSandbox_ProbesByProgramAndPage(t *testing.T) {
+	b, _ := alone(t, bed.Options{})
+	start := func(name string, set func(c *resourcev1.ContainerSpec)) string {
+		c := probe("main", "web", "7000")
+		set(c)
+		return ensure(t, b, name, spec(always, c))
+	}
+	good := start("good", func(c *resourcev1.ContainerSpec) {
+		c.StartupProbe, c.ReadinessProbe, c.LivenessProbe = program("exit", "0"), page("/ok"), page("/ok")
+	})
+	busy := start("busy", func(c *resourcev1.ContainerSpec) { c.ReadinessProbe = page("/busy") })
+	dead := start("dead", func(c *resourcev1.ContainerSpec) { c.LivenessProbe = program("exit", "7") })
+	await(t, b, good, "ready", isReady)
+	await(t, b, busy, "not ready for its page", func(s *resourcev1.SandboxStatus) bool {
+		return running(s) && !isReady(s) && strings.Contains(s.String(), "503")
+	})
+	await(t, b, dead, "in another attempt", func(s *resourcev1.SandboxStatus) bool { return s.GetAttempt() > 1 })
+	socket := []string{"--node-socket", b.HostSocket()}
+	for name, says := range map[string]string{"good": "Ready sandbox true", "busy": "503", "dead": "ATTEMPT CONTAINER EXIT"} {
+		if out := b.OK(append(socket, "describe", name)...); !strings.Contains(strings.Join(strings.Fields(out), " "), says) {
+			t.Errorf("the description of %s does not say %q:\n%s", name, says, out)
+		}
+	}
+	b.OK(append(socket, "wait", "good")...)
+	if r := b.CLI(append(socket, "wait", "--timeout", "1s", "busy")...); r.Code == 0 || !strings.Contains(r.Stderr, "503") {
+		t.Errorf("to wait for one that is not ready ended with %d: %s", r.Code, r.Stderr)
+	}
+	for _, uid := range []string{good, busy, dead} {
+		remove(t, b, uid)
+	}
+	settled(t, b)
+}

@@ -62,6 +62,8 @@ type Node struct {
 	AllowSysctls []string `yaml:"allow_sysctls"`
 	// Images bounds where images come from.
 	Images Images `yaml:"images"`
+	// Pressure says when the node takes no new sandboxes because it runs short.
+	Pressure Pressure `yaml:"pressure"`
 	// Logs bounds what the node keeps of workloads' output.
 	Logs Logs `yaml:"logs"`
 	// Sandboxes holds what is common to all sandboxes.
@@ -111,6 +113,45 @@ type Images struct {
 	// PlainHTTP lists registry hosts (host or host:port) that may be spoken to
 	// without TLS. Loopback always may.
 	PlainHTTP []string `yaml:"plain_http"`
+	// GC says when images are removed by themselves.
+	GC ImageGC `yaml:"gc"`
+}
+
+// ImageGC says when images that nothing needs are removed.
+type ImageGC struct {
+	// HighPercent of the filesystem that holds images in use, of its bytes or inodes,
+	// begins a cleaning, 1 to 100; 0 means that use begins none.
+	HighPercent int `yaml:"high_percent"`
+	// LowPercent ends it; 0 to HighPercent.
+	LowPercent int `yaml:"low_percent"`
+	// MinFree begins one as well when less is free, and what would bring an image is
+	// refused while that does not help; up to 1TiB.
+	MinFree Size `yaml:"min_free"`
+	// MinAge is for how long an image stays after its last use; up to 8760h.
+	MinAge Duration `yaml:"min_age"`
+	// MaxAge is after how long without use an image goes whatever the disk looks like,
+	// MinAge to 87600h; 0s means never.
+	MaxAge Duration `yaml:"max_age"`
+	// ImportGrace is for how long an imported image stays; up to 87600h.
+	ImportGrace Duration `yaml:"import_grace"`
+}
+
+// Pressure says when the node runs short of what it has. 0 turns a measure off.
+type Pressure struct {
+	// MemoryMinFree is the memory that has to be available; up to 1TiB.
+	MemoryMinFree Size `yaml:"memory_min_free"`
+	// MemoryStallPercent is for which share of ten seconds all may wait for memory, where
+	// the kernel says; 0 to 100.
+	MemoryStallPercent int `yaml:"memory_stall_percent"`
+	// DiskMinFree is what has to be free on the filesystems of the node's state and
+	// images; up to 1TiB.
+	DiskMinFree Size `yaml:"disk_min_free"`
+	// DiskMinFreePercent is the same as a share, of bytes and of inodes; 0 to 50.
+	DiskMinFreePercent int `yaml:"disk_min_free_percent"`
+	// PIDMinFreePercent is the share of process ids that has to be free; 0 to 50.
+	PIDMinFreePercent int `yaml:"pid_min_free_percent"`
+	// Hold is for how long all has to be well before a pressure is over; up to 1h.
+	Hold Duration `yaml:"hold"`
 }
 
 // Logs bounds the output that is kept.
@@ -148,6 +189,15 @@ func DefaultNode() Node {
 		Network: Network{
 			Bridge: "staddle0",
 			Subnet: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 77, 0, 0}), 16),
+		},
+		Images: Images{GC: ImageGC{
+			HighPercent: 85, LowPercent: 80, MinFree: 256 << 20,
+			MinAge: Duration(10 * time.Minute), ImportGrace: Duration(7 * 24 * time.Hour),
+		}},
+		Pressure: Pressure{
+			MemoryMinFree: 100 << 20, MemoryStallPercent: 40,
+			DiskMinFree: 128 << 20, DiskMinFreePercent: 3, PIDMinFreePercent: 5,
+			Hold: Duration(time.Minute),
 		},
 		Logs:      Logs{MaxSizePerStream: 64 << 20},
 		Sandboxes: Sandboxes{BootHold: Duration(15 * time.Second)},

@@ -76,6 +76,8 @@ func (n *Node) Validate() []Problem {
 	c.network(n.Network)
 	c.allowed(n)
 	c.images(n.Images)
+	c.imageGC(n.Images.GC)
+	c.pressure(n.Pressure)
 	c.must(n.Logs.MaxSizePerStream >= 64<<10 && n.Logs.MaxSizePerStream <= 1<<40, "logs.max_size_per_stream",
 		fmt.Sprintf("%s is out of bounds", n.Logs.MaxSizePerStream), "write a size from 64KiB to 1TiB")
 	c.must(n.Sandboxes.CgroupParent == "" || slicePath.MatchString(n.Sandboxes.CgroupParent), "sandboxes.cgroup_parent",

@@ -22,7 +22,6 @@ import (
 	"staddle.internal/services/sandboxhost/internal/engine/containerd"
 	"staddle.internal/services/sandboxhost/internal/grant"
 	"staddle.internal/services/sandboxhost/internal/host"
-	"staddle.internal/services/sandboxhost/internal/image"
 	"staddle.internal/services/sandboxhost/internal/permit"
 
 	clusteraccessv1 "staddle.internal/proto/gen/staddle/clusteraccess/v1"
@@ -63,6 +62,7 @@ func build(_ context.Context, p *process.Process) ([]run.Member, error) {
 	}}
 	eng := newEngine(p)
 	grants := grant.New(notes, p.Log)
+	short := newMonitor(p, eng)
 	h := host.New(
 		host.Config{
 			Node:     p.Config.Name,
@@ -71,14 +71,17 @@ func build(_ context.Context, p *process.Process) ([]run.Member, error) {
 			BootHold: time.Duration(p.Config.Sandboxes.BootHold),
 		},
 		host.Deps{
-			Engine: eng, Journal: notes, Log: p.Log, Now: boottime.Now, Disks: grants.Disks,
+			Engine: eng, Journal: notes, Log: p.Log, Now: boottime.Now, Disks: grants.Disks, Refusal: short.Refusal,
 			NotReady: func(reason string) { p.Status.Block(sourceAdoption, reason) },
 		})
 	p.Server.Use(rules)
 	api.Register(p.Server.GRPC(), h, eng.Logs())
 	api.RegisterGrants(p.Server.GRPC(), grants)
 	api.RegisterHolds(p.Server.GRPC(), h)
-	sandboxhostv1.RegisterImageServiceServer(p.Server.GRPC(), image.NewServer(eng.Images(), func() ([]image.User, error) { return imageUsers(h) }))
+	api.RegisterPressure(p.Server.GRPC(), short)
+	images := newImages(p, eng, h)
+	sandboxhostv1.RegisterImageServiceServer(p.Server.GRPC(), images.server)
+	short.Relieve(images.sweeper.Clean)
 	follow := authority{client: clusteraccessv1.NewClusterAccessServiceClient(cluster), boot: boot, log: p.Log, tell: h.SetAuthority}
 	return []run.Member{
 		{Name: "engine", Run: eng.Run},
@@ -91,12 +94,14 @@ func build(_ context.Context, p *process.Process) ([]run.Member, error) {
 			<-ctx.Done()
 			return context.Cause(ctx)
 		}},
+		{Name: "pressure", Run: short.Run},
 		{Name: "host", Run: func(ctx context.Context, ready func()) error {
 			return h.Run(ctx, func() {
 				p.Status.Unblock(sourceAdoption)
 				ready()
 			})
 		}},
+		{Name: "images", Run: images.run},
 		{Name: "returns", Run: func(ctx context.Context, ready func()) error { return grants.Run(ctx, h, ready) }},
 		{Name: "authority", Run: follow.run},
 	}, nil
@@ -109,25 +114,6 @@ func rulesOf(c *config.Node) permit.Rules {
 		Privileged: c.AllowPrivileged, Unconfined: c.AllowUnconfined, HostPaths: c.AllowHostPaths,
 		Devices: c.AllowDevices, Capabilities: c.AllowCapabilities, Sysctls: c.AllowSysctls,
 	}
-}
-
-// imageUsers are the sandboxes of this node with the images that they ask for; one
-// that is gone for good needs none.
-func imageUsers(h *host.Host) ([]image.User, error) {
-	states, err := h.List()
-	if err != nil {
-		return nil, err
-	}
-	var users []image.User
-	for _, state := range states {
-		if state.GetStatus().GetTornDownAt() != nil {
-			continue
-		}
-		for _, c := range state.GetSpec().GetContainers() {
-			users = append(users, image.User{Name: "sandbox " + state.GetName(), Image: c.GetImage()})
-		}
-	}
-	return users, nil
 }
 
 func newEngine(p *process.Process) *containerd.Engine {

@@ -44,6 +44,7 @@ type door struct {
 	t      *testing.T
 	client sandboxhostv1.SandboxHostServiceClient
 	engine *mem.Engine
+	short  error // why no new sandbox is taken
 }
 
 // inBubble serves a host over bufconn with fake time.
@@ -60,7 +61,8 @@ func inBubble(t *testing.T, source fakeLogs, f func(d *door)) {
 		booted := time.Now().Add(-time.Hour)
 		h := host.New(host.Config{Node: "node1", BootID: "boot", Rules: permit.Rules{SandboxNetwork: true}, Limit: 3}, host.Deps{
 			Engine: d.engine, Journal: j, Log: slog.New(slog.DiscardHandler),
-			Now: func() time.Duration { return time.Since(booted) },
+			Now:     func() time.Duration { return time.Since(booted) },
+			Refusal: func() error { return d.short },
 		})
 		ctx, cancel := context.WithCancel(context.Background())
 		ended := make(chan error, 1)
@@ -241,6 +243,10 @@ func TestServer_EnsureRules(t *testing.T) {
 			}
 			return request("more")
 		}, fault.Exhausted, "NODE_FULL"},
+		{"short of memory", "", func(d *door) *sandboxhostv1.EnsureSandboxRequest {
+			d.short = fault.WithReason(fault.New(fault.Exhausted, "short of memory"), "MEMORY_PRESSURE")
+			return request("web")
+		}, fault.Exhausted, "MEMORY_PRESSURE"},
 		{"removed", "", func(d *door) *sandboxhostv1.EnsureSandboxRequest {
 			r := request("web")
 			d.ensure(r)

@@ -86,6 +86,9 @@ type Deps struct {
 	// Disks returns the host paths of the disks granted to a sandbox, by name.
 	// Nil means that none ever are. Whoever grants calls Look.
 	Disks func(uid id.Sandbox) map[string]string
+	// Refusal says why no new sandbox is taken now, fault.Exhausted; nil while they are.
+	// What was accepted goes on. A nil function refuses none.
+	Refusal func() error
 	// NotReady is told, until Run is ready, what it waits for.
 	NotReady func(reason string)
 }
@@ -126,6 +129,9 @@ func New(cfg Config, deps Deps) *Host {
 	}
 	if deps.NotReady == nil {
 		deps.NotReady = func(string) {}
+	}
+	if deps.Refusal == nil {
+		deps.Refusal = func() error { return nil }
 	}
 	h := &Host{
 		cfg:     cfg,

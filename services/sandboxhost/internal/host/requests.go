@@ -2,6 +2,7 @@ package host
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
@@ -129,6 +130,9 @@ func (h *Host) keeperFor(uid id.Sandbox, wish *sandboxhostv1.Wish) (*keeper, err
 	if len(h.names) >= h.cfg.Limit {
 		return nil, fault.WithReason(fault.New(fault.Exhausted,
 			"sandbox %s: this node has %d sandboxes and takes no more", uid, h.cfg.Limit), "NODE_FULL")
+	}
+	if err := h.deps.Refusal(); err != nil {
+		return nil, fmt.Errorf("sandbox %s: %w", uid, err)
 	}
 	k := newKeeper(h, uid, fullName(wish))
 	select {

@@ -22,9 +22,6 @@ import (
 	"staddle.internal/kit/logging"
 )
 
-// importedLabel marks images that no registry may be able to give again.
-const importedLabel = "staddle.internal/imported"
-
 // importLease is how long the runtime keeps the parts of an archive that was
 // never finished, should we die.
 const importLease = time.Hour
@@ -38,6 +35,9 @@ func (s *Store) Import(ctx context.Context, r io.Reader) (_ []Image, err error) 
 	if err != nil {
 		return nil, err
 	}
+	if err := s.makeRoom(ctx, "import images"); err != nil {
+		return nil, err
+	}
 	lease, err := c.LeasesService().Create(ctx, leases.WithRandomID(), leases.WithExpiration(importLease))
 	if err != nil {
 		return nil, fault.New(fault.Unavailable, "import images: %w", err)
@@ -48,7 +48,7 @@ func (s *Store) Import(ctx context.Context, r io.Reader) (_ []Image, err error) 
 
 	index, err := archive.ImportIndex(ctx, c.ContentStore(), r)
 	if err != nil {
-		return nil, notWhole(err)
+		return nil, s.withFigures(ctx, notWhole(err), 0)
 	}
 	records, err := namedImages(ctx, c.ContentStore(), index)
 	if err != nil {
@@ -107,7 +107,7 @@ func namedImages(ctx context.Context, store content.Store, index ocispec.Descrip
 			return nil, err
 		}
 		m.Annotations = nil
-		records = append(records, images.Image{Name: full, Target: m, Labels: map[string]string{importedLabel: "true"}})
+		records = append(records, images.Image{Name: full, Target: m, Labels: map[string]string{importedLabel: time.Now().UTC().Format(time.RFC3339)}})
 	}
 	if len(records) == 0 {
 		return nil, fault.New(fault.Invalid, "import images: the archive holds no image with a name; save it with its tag")
@@ -172,7 +172,7 @@ func (s *Store) enter(ctx context.Context, c *containerd.Client, records []image
 			return nil, fault.New(fault.Invalid, "import images: %w", err)
 		}
 		if err != nil {
-			return nil, err
+			return nil, s.withFigures(ctx, err, 0)
 		}
 		done = append(done, image)
 	}
@@ -181,7 +181,7 @@ func (s *Store) enter(ctx context.Context, c *containerd.Client, records []image
 		if err != nil {
 			return nil, fmt.Errorf("import image %s: %w", record.Name, err)
 		}
-		done[i].CreatedAt = entered.CreatedAt
+		done[i] = s.described(done[i], entered)
 	}
 	return done, nil
 }
@@ -190,7 +190,7 @@ func (s *Store) enter(ctx context.Context, c *containerd.Client, records []image
 func putImage(ctx context.Context, store images.Store, record images.Image) (images.Image, error) {
 	entered, err := store.Create(ctx, record)
 	if errdefs.IsAlreadyExists(err) {
-		entered, err = store.Update(ctx, record, "target", "labels")
+		entered, err = store.Update(ctx, record, "target", "labels."+importedLabel) // a pin stays
 	}
 	if err != nil {
 		return images.Image{}, fault.New(fault.Unavailable, "enter it at the runtime: %w", err)

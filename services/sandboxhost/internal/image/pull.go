@@ -79,6 +79,9 @@ func (s *Store) Pull(ctx context.Context, ref string, progress Progress) (Image,
 	if err != nil {
 		return Image{}, err
 	}
+	if err := s.makeRoom(ctx, "pull image "+name); err != nil {
+		return Image{}, err
+	}
 	f := s.join(ctx, c, name)
 	defer s.leave(name, f)
 	ticker := time.NewTicker(progressEvery)
@@ -166,7 +169,7 @@ func (s *Store) fetch(ctx context.Context, c *containerd.Client, name string, f 
 		containerd.WithImageHandler(images.HandlerFunc(f.see)),
 	)
 	if err != nil {
-		return Image{}, classify("pull image "+name, err)
+		return Image{}, s.withFigures(ctx, classify("pull image "+name, err), f.size())
 	}
 	return s.ready(ctx, c, img.Metadata())
 }
@@ -181,6 +184,14 @@ func (f *flight) see(_ context.Context, desc ocispec.Descriptor) ([]ocispec.Desc
 	defer f.mu.Unlock()
 	f.parts[desc.Digest] = desc
 	return nil, nil
+}
+
+// size is how many bytes the parts have that are known.
+func (f *flight) size() (sum int64) {
+	for _, desc := range f.seen() {
+		sum += desc.Size
+	}
+	return sum
 }
 
 func (f *flight) seen() []ocispec.Descriptor {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/containerd/v2/core/images"
@@ -21,7 +22,7 @@ func TestStore_RemovesWhatNothingNeeds(t *testing.T) {
 	if _, err := s.Import(t.Context(), bytes.NewReader(testimage.Archive(t, ref, testimage.New(t)))); err != nil {
 		t.Fatal(err)
 	}
-	_, err := s.Remove(t.Context(), ref, []User{{Name: "sandbox web", Image: ref}})
+	_, err := s.Remove(t.Context(), ref, []User{{Name: "sandbox web", Image: ref}}, time.Now())
 	wantKind(t, err, fault.Conflict)
 	if fault.Reason(err) != "IMAGE_IN_USE" || !strings.Contains(err.Error(), "sandbox web") {
 		t.Errorf("in use: got %v", err)
@@ -29,13 +30,13 @@ func TestStore_RemovesWhatNothingNeeds(t *testing.T) {
 	if _, err := s.Find(t.Context(), ref); err != nil {
 		t.Errorf("after a refusal: %v", err)
 	}
-	name, err := s.Remove(t.Context(), ref, []User{{Name: "sandbox other", Image: "registry.invalid/test/prog:2"}})
+	name, err := s.Remove(t.Context(), ref, []User{{Name: "sandbox other", Image: "registry.invalid/test/prog:2"}}, time.Now())
 	if err != nil || name != ref {
 		t.Fatalf("got %s, %v", name, err)
 	}
 	_, err = s.Find(t.Context(), ref)
 	wantKind(t, err, fault.NotFound)
-	_, err = s.Remove(t.Context(), ref, nil)
+	_, err = s.Remove(t.Context(), ref, nil, time.Now())
 	wantKind(t, err, fault.NotFound)
 	blobs := 0
 	if err := r.Client(t).ContentStore().Walk(t.Context(), func(content.Info) error { blobs++; return nil }); err != nil || blobs != 0 {

@@ -7,7 +7,10 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"time"
 
+	"github.com/containerd/containerd/v2/core/images"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -26,14 +29,19 @@ type Server struct {
 	sandboxhostv1.UnimplementedImageServiceServer
 
 	store *Store
-	users func() ([]User, error)
+	deps  ServerDeps
 }
 
-// NewServer returns the server of a store. users returns what needs images, or
-// fault.Unavailable while that is not known.
-func NewServer(s *Store, users func() ([]User, error)) *Server {
-	return &Server{store: s, users: users}
+// ServerDeps are what a Server works with.
+type ServerDeps struct {
+	// Users returns what needs images, or fault.Unavailable while that is not known.
+	Users func() ([]User, error)
+	// MinAge protects an image from being pruned for so long after its last use.
+	MinAge time.Duration
 }
+
+// NewServer returns the server of a store.
+func NewServer(s *Store, deps ServerDeps) *Server { return &Server{store: s, deps: deps} }
 
 // PullImage makes an image present and sends its progress.
 func (s *Server) PullImage(req *sandboxhostv1.PullImageRequest, stream grpc.ServerStreamingServer[sandboxhostv1.PullImageResponse]) error {
@@ -87,20 +95,28 @@ func (s *Server) ListImages(ctx context.Context, req *sandboxhostv1.ListImagesRe
 		size = defaultPage
 	}
 	page, next := pageOf(all, req.GetPageToken(), min(size, maxPage))
+	users, err := s.deps.Users()
+	if err != nil {
+		return nil, fmt.Errorf("list images: %w", err)
+	}
+	needed := wantedBy(users)
 	res := &sandboxhostv1.ListImagesResponse{NextPageToken: next}
 	for _, image := range page {
-		res.Images = append(res.Images, wire(image))
+		out := wire(image)
+		out.InUse = len(needed.of(record(image))) > 0
+		res.Images = append(res.Images, out)
 	}
 	return res, nil
 }
 
 // RemoveImage takes a name away that nothing needs.
 func (s *Server) RemoveImage(ctx context.Context, req *sandboxhostv1.RemoveImageRequest) (*sandboxhostv1.RemoveImageResponse, error) {
-	users, err := s.users()
+	since := time.Now() // who comes from now on is not among the users
+	users, err := s.deps.Users()
 	if err != nil {
 		return nil, fmt.Errorf("remove image %s: %w", req.GetImage(), err)
 	}
-	name, err := s.store.Remove(ctx, req.GetImage(), users)
+	name, err := s.store.Remove(ctx, req.GetImage(), users, since)
 	if err != nil {
 		return nil, err
 	}
@@ -124,7 +140,13 @@ func pageOf(all []Image, after string, size int) (page []Image, next string) {
 func wire(i Image) *sandboxhostv1.Image {
 	return &sandboxhostv1.Image{
 		Name: i.Name, Digest: i.Digest.String(), SizeBytes: i.Size, CreatedAt: timestamppb.New(i.CreatedAt),
+		Pinned: i.Pinned, Imported: !i.Imported.IsZero(), LastUsedAt: timestamppb.New(i.LastUsed),
 	}
+}
+
+// record is as much of an image's record as says who needs it.
+func record(i Image) images.Image {
+	return images.Image{Name: i.Name, Target: ocispec.Descriptor{Digest: i.Digest}}
 }
 
 // chunks reads the bytes of a stream of requests.

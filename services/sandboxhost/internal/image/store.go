@@ -7,8 +7,9 @@
 // for all who ask. Nothing is kept of an archive that is not whole.
 //
 // It must never speak to a registry without TLS unless it is on loopback or the
-// configuration names it, and never remove an image that is in use, nor any by itself. In the trail it
-// is the step prepare-images.
+// configuration names it, and never remove an image that is in use, pinned, or imported
+// a short while ago. Sweeper alone removes images by itself, as Rules say. In the trail
+// it is the step prepare-images.
 package image
 
 import (
@@ -66,6 +67,12 @@ type Image struct {
 	Size int64
 	// CreatedAt is when it was made present.
 	CreatedAt time.Time
+	// Pinned images stay until they are unpinned.
+	Pinned bool
+	// Imported is when it came from an archive; zero if a registry gave it.
+	Imported time.Time
+	// LastUsed is when it was asked for, needed, or made present last.
+	LastUsed time.Time
 }
 
 // Store is the images of one node.
@@ -73,16 +80,20 @@ type Store struct {
 	cfg    Config
 	deps   Deps
 	unpack *locks
+	uses   *uses
 
 	mu      sync.Mutex
 	flights map[string]*flight
 	known   map[digest.Digest]Image // by target; what never changes
+	roots   []string                // folders of the runtime, once it was asked
+	room    *Sweeper                // who makes room; nil where nobody does
 }
 
 // New returns the store. It opens nothing.
 func New(cfg Config, deps Deps) *Store {
+	deps.Client = keeping(deps.Client)
 	return &Store{
-		cfg: cfg, deps: deps, unpack: &locks{held: map[string]chan struct{}{}},
+		cfg: cfg, deps: deps, unpack: &locks{held: map[string]chan struct{}{}}, uses: newUses(),
 		flights: map[string]*flight{}, known: map[digest.Digest]Image{},
 	}
 }
@@ -110,11 +121,25 @@ func (s *Store) Find(ctx context.Context, ref string) (Image, error) {
 	if err != nil {
 		return Image{}, err
 	}
-	record, err := lookup(ctx, c, name)
+	record, err := s.claim(ctx, c, name)
 	if err != nil {
 		return Image{}, err
 	}
 	return s.ready(ctx, c, record)
+}
+
+// claim finds the record of an image that is used now, and not being taken away.
+func (s *Store) claim(ctx context.Context, c *containerd.Client, name string) (images.Image, error) {
+	for {
+		record, err := lookup(ctx, c, name)
+		if err != nil {
+			return images.Image{}, err
+		}
+		again, err := s.uses.claim(ctx, record.Name, time.Now())
+		if err != nil || !again {
+			return record, err
+		}
+	}
 }
 
 // lookup finds the record of an image by its name, or by its digest under
@@ -158,9 +183,16 @@ func (s *Store) ready(ctx context.Context, c *containerd.Client, record images.I
 		s.known[record.Target.Digest] = known
 		s.mu.Unlock()
 	}
-	known.Name, known.CreatedAt = record.Name, record.CreatedAt
 	known.Config = cloneConfig(known.Config)
-	return known, nil
+	return s.described(known, record), nil
+}
+
+// described adds what the record of an image says beside its content.
+func (s *Store) described(i Image, record images.Image) Image {
+	l := labelsOf(record)
+	i.Name, i.CreatedAt = record.Name, record.CreatedAt
+	i.Pinned, i.Imported, i.LastUsed = l.pinned, l.imported, later(l.used, s.uses.last(record.Name))
+	return i
 }
 
 // Forget drops what is known of an image, after the runtime denied it.
@@ -293,8 +325,7 @@ func (s *Store) List(ctx context.Context) ([]Image, error) {
 		if err != nil {
 			image = Image{Digest: record.Target.Digest}
 		}
-		image.Name, image.CreatedAt = record.Name, record.CreatedAt
-		all = append(all, image)
+		all = append(all, s.described(image, record))
 	}
 	slices.SortFunc(all, func(a, b Image) int { return strings.Compare(a.Name, b.Name) })
 	return all, nil

@@ -157,3 +157,15 @@ func Archive(t testing.TB, ref string, img v1.Image) []byte {
 	}
 	return b.Bytes()
 }
+
+// PushIndex puts an image for several platforms into a registry under host/path.
+func PushIndex(t testing.TB, ref string, index v1.ImageIndex) {
+	t.Helper()
+	tag, err := name.ParseReference(ref, name.Insecure)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := remote.WriteIndex(tag, index); err != nil {
+		t.Fatalf("push %s: %v", ref, err)
+	}
+}

@@ -290,7 +290,9 @@ type NodeStatus struct {
 	// Grows with every change of this status; a lower one is refused.
 	Seq uint64 `protobuf:"varint,1,opt,name=seq,proto3" json:"seq,omitempty"`
 	// Its conditions, with different types; "Ready" is the conjunction of the
-	// others. At most 32.
+	// others but MemoryPressure, DiskPressure and PIDPressure. Those are TRUE while the
+	// node runs short of it: no new sandbox is placed on it, and what runs goes on. At
+	// most 32.
 	Conditions []*Condition `protobuf:"bytes,2,rep,name=conditions,proto3" json:"conditions,omitempty"`
 	// What it has.
 	Capacity *NodeCapacity `protobuf:"bytes,3,opt,name=capacity,proto3" json:"capacity,omitempty"`
@@ -430,7 +432,8 @@ type Condition struct {
 	Type string `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"`
 	// The answer.
 	State ConditionState `protobuf:"varint,2,opt,name=state,proto3,enum=staddle.resource.v1.ConditionState" json:"state,omitempty"`
-	// Why, in one sentence. Empty when the state is TRUE.
+	// Why, in one sentence. Empty when all is well: the state is TRUE, or FALSE for one
+	// whose type ends in Pressure.
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	// When the state was entered, by the node's wall clock.
 	Since         *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=since,proto3" json:"since,omitempty"`

@@ -235,6 +235,415 @@ func (x *ImportImageResponse) GetImages() []*Image {
 	return nil
 }
 
+// ExportImageRequest names an image.
+type ExportImageRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Image reference. A tag that is left out is "latest".
+	Image string `protobuf:"bytes,1,opt,name=image,proto3" json:"image,omitempty"`
+	// True: the parts of all platforms that the image is made for, which have to be
+	// present. Unset: those of this node's platform.
+	AllPlatforms  bool `protobuf:"varint,2,opt,name=all_platforms,json=allPlatforms,proto3" json:"all_platforms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExportImageRequest) Reset() {
+	*x = ExportImageRequest{}
+	mi := &file_staddle_sandboxhost_v1_image_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExportImageRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExportImageRequest) ProtoMessage() {}
+
+func (x *ExportImageRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_staddle_sandboxhost_v1_image_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExportImageRequest.ProtoReflect.Descriptor instead.
+func (*ExportImageRequest) Descriptor() ([]byte, []int) {
+	return file_staddle_sandboxhost_v1_image_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *ExportImageRequest) GetImage() string {
+	if x != nil {
+		return x.Image
+	}
+	return ""
+}
+
+func (x *ExportImageRequest) GetAllPlatforms() bool {
+	if x != nil {
+		return x.AllPlatforms
+	}
+	return false
+}
+
+// ExportImageResponse is a part of an archive.
+type ExportImageResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The next bytes of the archive; at most 64 KiB. Empty in the first message.
+	Chunk []byte `protobuf:"bytes,1,opt,name=chunk,proto3" json:"chunk,omitempty"`
+	// How many bytes the image's parts have together; the archive has a little more. Set
+	// only in the first message.
+	TotalBytes    int64 `protobuf:"varint,2,opt,name=total_bytes,json=totalBytes,proto3" json:"total_bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExportImageResponse) Reset() {
+	*x = ExportImageResponse{}
+	mi := &file_staddle_sandboxhost_v1_image_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExportImageResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExportImageResponse) ProtoMessage() {}
+
+func (x *ExportImageResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_staddle_sandboxhost_v1_image_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExportImageResponse.ProtoReflect.Descriptor instead.
+func (*ExportImageResponse) Descriptor() ([]byte, []int) {
+	return file_staddle_sandboxhost_v1_image_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *ExportImageResponse) GetChunk() []byte {
+	if x != nil {
+		return x.Chunk
+	}
+	return nil
+}
+
+func (x *ExportImageResponse) GetTotalBytes() int64 {
+	if x != nil {
+		return x.TotalBytes
+	}
+	return 0
+}
+
+// PinImageRequest names an image.
+type PinImageRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Image reference. A tag that is left out is "latest".
+	Image         string `protobuf:"bytes,1,opt,name=image,proto3" json:"image,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PinImageRequest) Reset() {
+	*x = PinImageRequest{}
+	mi := &file_staddle_sandboxhost_v1_image_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PinImageRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PinImageRequest) ProtoMessage() {}
+
+func (x *PinImageRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_staddle_sandboxhost_v1_image_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PinImageRequest.ProtoReflect.Descriptor instead.
+func (*PinImageRequest) Descriptor() ([]byte, []int) {
+	return file_staddle_sandboxhost_v1_image_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *PinImageRequest) GetImage() string {
+	if x != nil {
+		return x.Image
+	}
+	return ""
+}
+
+// PinImageResponse says what was pinned.
+type PinImageResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the image, fully qualified.
+	Name          string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PinImageResponse) Reset() {
+	*x = PinImageResponse{}
+	mi := &file_staddle_sandboxhost_v1_image_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PinImageResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PinImageResponse) ProtoMessage() {}
+
+func (x *PinImageResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_staddle_sandboxhost_v1_image_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PinImageResponse.ProtoReflect.Descriptor instead.
+func (*PinImageResponse) Descriptor() ([]byte, []int) {
+	return file_staddle_sandboxhost_v1_image_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *PinImageResponse) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+// UnpinImageRequest names an image.
+type UnpinImageRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Image reference. A tag that is left out is "latest".
+	Image         string `protobuf:"bytes,1,opt,name=image,proto3" json:"image,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UnpinImageRequest) Reset() {
+	*x = UnpinImageRequest{}
+	mi := &file_staddle_sandboxhost_v1_image_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UnpinImageRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UnpinImageRequest) ProtoMessage() {}
+
+func (x *UnpinImageRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_staddle_sandboxhost_v1_image_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UnpinImageRequest.ProtoReflect.Descriptor instead.
+func (*UnpinImageRequest) Descriptor() ([]byte, []int) {
+	return file_staddle_sandboxhost_v1_image_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *UnpinImageRequest) GetImage() string {
+	if x != nil {
+		return x.Image
+	}
+	return ""
+}
+
+// UnpinImageResponse says what is pinned no more.
+type UnpinImageResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the image, fully qualified.
+	Name          string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UnpinImageResponse) Reset() {
+	*x = UnpinImageResponse{}
+	mi := &file_staddle_sandboxhost_v1_image_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UnpinImageResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UnpinImageResponse) ProtoMessage() {}
+
+func (x *UnpinImageResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_staddle_sandboxhost_v1_image_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UnpinImageResponse.ProtoReflect.Descriptor instead.
+func (*UnpinImageResponse) Descriptor() ([]byte, []int) {
+	return file_staddle_sandboxhost_v1_image_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *UnpinImageResponse) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+// PruneImagesRequest says which images are to go.
+type PruneImagesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Unset: those that came from a registry and were not used for the time that the
+	// node's configuration gives (images.gc.min_age). True: imported ones as well, which
+	// nobody may be able to give again, and those that were used a moment ago.
+	All bool `protobuf:"varint,1,opt,name=all,proto3" json:"all,omitempty"`
+	// True: only say what would be removed.
+	DryRun        bool `protobuf:"varint,2,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PruneImagesRequest) Reset() {
+	*x = PruneImagesRequest{}
+	mi := &file_staddle_sandboxhost_v1_image_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PruneImagesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PruneImagesRequest) ProtoMessage() {}
+
+func (x *PruneImagesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_staddle_sandboxhost_v1_image_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PruneImagesRequest.ProtoReflect.Descriptor instead.
+func (*PruneImagesRequest) Descriptor() ([]byte, []int) {
+	return file_staddle_sandboxhost_v1_image_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *PruneImagesRequest) GetAll() bool {
+	if x != nil {
+		return x.All
+	}
+	return false
+}
+
+func (x *PruneImagesRequest) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
+// PruneImagesResponse says what was removed, or would be.
+type PruneImagesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The images, as they were.
+	Images []*Image `protobuf:"bytes,1,rep,name=images,proto3" json:"images,omitempty"`
+	// How many bytes of the disk that gives back: their parts, compressed and unpacked,
+	// that no other image has.
+	FreedBytes    int64 `protobuf:"varint,2,opt,name=freed_bytes,json=freedBytes,proto3" json:"freed_bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PruneImagesResponse) Reset() {
+	*x = PruneImagesResponse{}
+	mi := &file_staddle_sandboxhost_v1_image_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PruneImagesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PruneImagesResponse) ProtoMessage() {}
+
+func (x *PruneImagesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_staddle_sandboxhost_v1_image_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PruneImagesResponse.ProtoReflect.Descriptor instead.
+func (*PruneImagesResponse) Descriptor() ([]byte, []int) {
+	return file_staddle_sandboxhost_v1_image_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *PruneImagesResponse) GetImages() []*Image {
+	if x != nil {
+		return x.Images
+	}
+	return nil
+}
+
+func (x *PruneImagesResponse) GetFreedBytes() int64 {
+	if x != nil {
+		return x.FreedBytes
+	}
+	return 0
+}
+
 // ListImagesRequest asks for one page of images.
 type ListImagesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -248,7 +657,7 @@ type ListImagesRequest struct {
 
 func (x *ListImagesRequest) Reset() {
 	*x = ListImagesRequest{}
-	mi := &file_staddle_sandboxhost_v1_image_proto_msgTypes[4]
+	mi := &file_staddle_sandboxhost_v1_image_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -260,7 +669,7 @@ func (x *ListImagesRequest) String() string {
 func (*ListImagesRequest) ProtoMessage() {}
 
 func (x *ListImagesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_staddle_sandboxhost_v1_image_proto_msgTypes[4]
+	mi := &file_staddle_sandboxhost_v1_image_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -273,7 +682,7 @@ func (x *ListImagesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListImagesRequest.ProtoReflect.Descriptor instead.
 func (*ListImagesRequest) Descriptor() ([]byte, []int) {
-	return file_staddle_sandboxhost_v1_image_proto_rawDescGZIP(), []int{4}
+	return file_staddle_sandboxhost_v1_image_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ListImagesRequest) GetPageSize() int32 {
@@ -303,7 +712,7 @@ type ListImagesResponse struct {
 
 func (x *ListImagesResponse) Reset() {
 	*x = ListImagesResponse{}
-	mi := &file_staddle_sandboxhost_v1_image_proto_msgTypes[5]
+	mi := &file_staddle_sandboxhost_v1_image_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -315,7 +724,7 @@ func (x *ListImagesResponse) String() string {
 func (*ListImagesResponse) ProtoMessage() {}
 
 func (x *ListImagesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_staddle_sandboxhost_v1_image_proto_msgTypes[5]
+	mi := &file_staddle_sandboxhost_v1_image_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -328,7 +737,7 @@ func (x *ListImagesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListImagesResponse.ProtoReflect.Descriptor instead.
 func (*ListImagesResponse) Descriptor() ([]byte, []int) {
-	return file_staddle_sandboxhost_v1_image_proto_rawDescGZIP(), []int{5}
+	return file_staddle_sandboxhost_v1_image_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ListImagesResponse) GetImages() []*Image {
@@ -356,7 +765,7 @@ type RemoveImageRequest struct {
 
 func (x *RemoveImageRequest) Reset() {
 	*x = RemoveImageRequest{}
-	mi := &file_staddle_sandboxhost_v1_image_proto_msgTypes[6]
+	mi := &file_staddle_sandboxhost_v1_image_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -368,7 +777,7 @@ func (x *RemoveImageRequest) String() string {
 func (*RemoveImageRequest) ProtoMessage() {}
 
 func (x *RemoveImageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_staddle_sandboxhost_v1_image_proto_msgTypes[6]
+	mi := &file_staddle_sandboxhost_v1_image_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -381,7 +790,7 @@ func (x *RemoveImageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveImageRequest.ProtoReflect.Descriptor instead.
 func (*RemoveImageRequest) Descriptor() ([]byte, []int) {
-	return file_staddle_sandboxhost_v1_image_proto_rawDescGZIP(), []int{6}
+	return file_staddle_sandboxhost_v1_image_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *RemoveImageRequest) GetImage() string {
@@ -402,7 +811,7 @@ type RemoveImageResponse struct {
 
 func (x *RemoveImageResponse) Reset() {
 	*x = RemoveImageResponse{}
-	mi := &file_staddle_sandboxhost_v1_image_proto_msgTypes[7]
+	mi := &file_staddle_sandboxhost_v1_image_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -414,7 +823,7 @@ func (x *RemoveImageResponse) String() string {
 func (*RemoveImageResponse) ProtoMessage() {}
 
 func (x *RemoveImageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_staddle_sandboxhost_v1_image_proto_msgTypes[7]
+	mi := &file_staddle_sandboxhost_v1_image_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -427,7 +836,7 @@ func (x *RemoveImageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveImageResponse.ProtoReflect.Descriptor instead.
 func (*RemoveImageResponse) Descriptor() ([]byte, []int) {
-	return file_staddle_sandboxhost_v1_image_proto_rawDescGZIP(), []int{7}
+	return file_staddle_sandboxhost_v1_image_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *RemoveImageResponse) GetName() string {
@@ -447,14 +856,22 @@ type Image struct {
 	// Size of its compressed parts for this platform, in bytes.
 	SizeBytes int64 `protobuf:"varint,3,opt,name=size_bytes,json=sizeBytes,proto3" json:"size_bytes,omitempty"`
 	// When it was made present, by the node's wall clock.
-	CreatedAt     *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
+	CreatedAt *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
+	// True: it is kept until UnpinImage.
+	Pinned bool `protobuf:"varint,5,opt,name=pinned,proto3" json:"pinned,omitempty"`
+	// True: it came from an archive; no registry may be able to give it again.
+	Imported bool `protobuf:"varint,6,opt,name=imported,proto3" json:"imported,omitempty"`
+	// True: a sandbox of this node asks for it, running or not. Set by ListImages alone.
+	InUse bool `protobuf:"varint,7,opt,name=in_use,json=inUse,proto3" json:"in_use,omitempty"`
+	// When it was used last, or made present, by the node's wall clock.
+	LastUsedAt    *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=last_used_at,json=lastUsedAt,proto3" json:"last_used_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Image) Reset() {
 	*x = Image{}
-	mi := &file_staddle_sandboxhost_v1_image_proto_msgTypes[8]
+	mi := &file_staddle_sandboxhost_v1_image_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -466,7 +883,7 @@ func (x *Image) String() string {
 func (*Image) ProtoMessage() {}
 
 func (x *Image) ProtoReflect() protoreflect.Message {
-	mi := &file_staddle_sandboxhost_v1_image_proto_msgTypes[8]
+	mi := &file_staddle_sandboxhost_v1_image_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -479,7 +896,7 @@ func (x *Image) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Image.ProtoReflect.Descriptor instead.
 func (*Image) Descriptor() ([]byte, []int) {
-	return file_staddle_sandboxhost_v1_image_proto_rawDescGZIP(), []int{8}
+	return file_staddle_sandboxhost_v1_image_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Image) GetName() string {
@@ -510,6 +927,34 @@ func (x *Image) GetCreatedAt() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *Image) GetPinned() bool {
+	if x != nil {
+		return x.Pinned
+	}
+	return false
+}
+
+func (x *Image) GetImported() bool {
+	if x != nil {
+		return x.Imported
+	}
+	return false
+}
+
+func (x *Image) GetInUse() bool {
+	if x != nil {
+		return x.InUse
+	}
+	return false
+}
+
+func (x *Image) GetLastUsedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.LastUsedAt
+	}
+	return nil
+}
+
 var File_staddle_sandboxhost_v1_image_proto protoreflect.FileDescriptor
 
 const file_staddle_sandboxhost_v1_image_proto_rawDesc = "" +
@@ -528,7 +973,32 @@ const file_staddle_sandboxhost_v1_image_proto_rawDesc = "" +
 	"\x12ImportImageRequest\x12\x1f\n" +
 	"\x05chunk\x18\x01 \x01(\fB\t\xbaH\x06z\x04\x18\x80\x80\x04R\x05chunk\"L\n" +
 	"\x13ImportImageResponse\x125\n" +
-	"\x06images\x18\x01 \x03(\v2\x1d.staddle.sandboxhost.v1.ImageR\x06images\"b\n" +
+	"\x06images\x18\x01 \x03(\v2\x1d.staddle.sandboxhost.v1.ImageR\x06images\"[\n" +
+	"\x12ExportImageRequest\x12 \n" +
+	"\x05image\x18\x01 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80\x04R\x05image\x12#\n" +
+	"\rall_platforms\x18\x02 \x01(\bR\fallPlatforms\"L\n" +
+	"\x13ExportImageResponse\x12\x14\n" +
+	"\x05chunk\x18\x01 \x01(\fR\x05chunk\x12\x1f\n" +
+	"\vtotal_bytes\x18\x02 \x01(\x03R\n" +
+	"totalBytes\"3\n" +
+	"\x0fPinImageRequest\x12 \n" +
+	"\x05image\x18\x01 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80\x04R\x05image\"&\n" +
+	"\x10PinImageResponse\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"5\n" +
+	"\x11UnpinImageRequest\x12 \n" +
+	"\x05image\x18\x01 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80\x04R\x05image\"(\n" +
+	"\x12UnpinImageResponse\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"?\n" +
+	"\x12PruneImagesRequest\x12\x10\n" +
+	"\x03all\x18\x01 \x01(\bR\x03all\x12\x17\n" +
+	"\adry_run\x18\x02 \x01(\bR\x06dryRun\"m\n" +
+	"\x13PruneImagesResponse\x125\n" +
+	"\x06images\x18\x01 \x03(\v2\x1d.staddle.sandboxhost.v1.ImageR\x06images\x12\x1f\n" +
+	"\vfreed_bytes\x18\x02 \x01(\x03R\n" +
+	"freedBytes\"b\n" +
 	"\x11ListImagesRequest\x12$\n" +
 	"\tpage_size\x18\x01 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\bpageSize\x12'\n" +
 	"\n" +
@@ -540,21 +1010,39 @@ const file_staddle_sandboxhost_v1_image_proto_rawDesc = "" +
 	"\x05image\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x04R\x05image\")\n" +
 	"\x13RemoveImageResponse\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\"\x8d\x01\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"\x96\x02\n" +
 	"\x05Image\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06digest\x18\x02 \x01(\tR\x06digest\x12\x1d\n" +
 	"\n" +
 	"size_bytes\x18\x03 \x01(\x03R\tsizeBytes\x129\n" +
 	"\n" +
-	"created_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt2\xd9\x03\n" +
+	"created_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x12\x16\n" +
+	"\x06pinned\x18\x05 \x01(\bR\x06pinned\x12\x1a\n" +
+	"\bimported\x18\x06 \x01(\bR\bimported\x12\x15\n" +
+	"\x06in_use\x18\a \x01(\bR\x05inUse\x12<\n" +
+	"\flast_used_at\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"lastUsedAt2\x9f\a\n" +
 	"\fImageService\x12n\n" +
 	"\tPullImage\x12(.staddle.sandboxhost.v1.PullImageRequest\x1a).staddle.sandboxhost.v1.PullImageResponse\"\n" +
 	"\x8a\xb5\x18\x03\n" +
 	"\x01\x01\x90\x02\x020\x01\x12t\n" +
 	"\vImportImage\x12*.staddle.sandboxhost.v1.ImportImageRequest\x1a+.staddle.sandboxhost.v1.ImportImageResponse\"\n" +
 	"\x8a\xb5\x18\x03\n" +
-	"\x01\x01\x90\x02\x02(\x01\x12o\n" +
+	"\x01\x01\x90\x02\x02(\x01\x12t\n" +
+	"\vExportImage\x12*.staddle.sandboxhost.v1.ExportImageRequest\x1a+.staddle.sandboxhost.v1.ExportImageResponse\"\n" +
+	"\x8a\xb5\x18\x03\n" +
+	"\x01\x01\x90\x02\x010\x01\x12i\n" +
+	"\bPinImage\x12'.staddle.sandboxhost.v1.PinImageRequest\x1a(.staddle.sandboxhost.v1.PinImageResponse\"\n" +
+	"\x8a\xb5\x18\x03\n" +
+	"\x01\x01\x90\x02\x02\x12o\n" +
+	"\n" +
+	"UnpinImage\x12).staddle.sandboxhost.v1.UnpinImageRequest\x1a*.staddle.sandboxhost.v1.UnpinImageResponse\"\n" +
+	"\x8a\xb5\x18\x03\n" +
+	"\x01\x01\x90\x02\x02\x12r\n" +
+	"\vPruneImages\x12*.staddle.sandboxhost.v1.PruneImagesRequest\x1a+.staddle.sandboxhost.v1.PruneImagesResponse\"\n" +
+	"\x8a\xb5\x18\x03\n" +
+	"\x01\x01\x90\x02\x02\x12o\n" +
 	"\n" +
 	"ListImages\x12).staddle.sandboxhost.v1.ListImagesRequest\x1a*.staddle.sandboxhost.v1.ListImagesResponse\"\n" +
 	"\x8a\xb5\x18\x03\n" +
@@ -577,37 +1065,55 @@ func file_staddle_sandboxhost_v1_image_proto_rawDescGZIP() []byte {
 	return file_staddle_sandboxhost_v1_image_proto_rawDescData
 }
 
-var file_staddle_sandboxhost_v1_image_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
+var file_staddle_sandboxhost_v1_image_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_staddle_sandboxhost_v1_image_proto_goTypes = []any{
 	(*PullImageRequest)(nil),      // 0: staddle.sandboxhost.v1.PullImageRequest
 	(*PullImageResponse)(nil),     // 1: staddle.sandboxhost.v1.PullImageResponse
 	(*ImportImageRequest)(nil),    // 2: staddle.sandboxhost.v1.ImportImageRequest
 	(*ImportImageResponse)(nil),   // 3: staddle.sandboxhost.v1.ImportImageResponse
-	(*ListImagesRequest)(nil),     // 4: staddle.sandboxhost.v1.ListImagesRequest
-	(*ListImagesResponse)(nil),    // 5: staddle.sandboxhost.v1.ListImagesResponse
-	(*RemoveImageRequest)(nil),    // 6: staddle.sandboxhost.v1.RemoveImageRequest
-	(*RemoveImageResponse)(nil),   // 7: staddle.sandboxhost.v1.RemoveImageResponse
-	(*Image)(nil),                 // 8: staddle.sandboxhost.v1.Image
-	(*timestamppb.Timestamp)(nil), // 9: google.protobuf.Timestamp
+	(*ExportImageRequest)(nil),    // 4: staddle.sandboxhost.v1.ExportImageRequest
+	(*ExportImageResponse)(nil),   // 5: staddle.sandboxhost.v1.ExportImageResponse
+	(*PinImageRequest)(nil),       // 6: staddle.sandboxhost.v1.PinImageRequest
+	(*PinImageResponse)(nil),      // 7: staddle.sandboxhost.v1.PinImageResponse
+	(*UnpinImageRequest)(nil),     // 8: staddle.sandboxhost.v1.UnpinImageRequest
+	(*UnpinImageResponse)(nil),    // 9: staddle.sandboxhost.v1.UnpinImageResponse
+	(*PruneImagesRequest)(nil),    // 10: staddle.sandboxhost.v1.PruneImagesRequest
+	(*PruneImagesResponse)(nil),   // 11: staddle.sandboxhost.v1.PruneImagesResponse
+	(*ListImagesRequest)(nil),     // 12: staddle.sandboxhost.v1.ListImagesRequest
+	(*ListImagesResponse)(nil),    // 13: staddle.sandboxhost.v1.ListImagesResponse
+	(*RemoveImageRequest)(nil),    // 14: staddle.sandboxhost.v1.RemoveImageRequest
+	(*RemoveImageResponse)(nil),   // 15: staddle.sandboxhost.v1.RemoveImageResponse
+	(*Image)(nil),                 // 16: staddle.sandboxhost.v1.Image
+	(*timestamppb.Timestamp)(nil), // 17: google.protobuf.Timestamp
 }
 var file_staddle_sandboxhost_v1_image_proto_depIdxs = []int32{
-	8, // 0: staddle.sandboxhost.v1.PullImageResponse.image:type_name -> staddle.sandboxhost.v1.Image
-	8, // 1: staddle.sandboxhost.v1.ImportImageResponse.images:type_name -> staddle.sandboxhost.v1.Image
-	8, // 2: staddle.sandboxhost.v1.ListImagesResponse.images:type_name -> staddle.sandboxhost.v1.Image
-	9, // 3: staddle.sandboxhost.v1.Image.created_at:type_name -> google.protobuf.Timestamp
-	0, // 4: staddle.sandboxhost.v1.ImageService.PullImage:input_type -> staddle.sandboxhost.v1.PullImageRequest
-	2, // 5: staddle.sandboxhost.v1.ImageService.ImportImage:input_type -> staddle.sandboxhost.v1.ImportImageRequest
-	4, // 6: staddle.sandboxhost.v1.ImageService.ListImages:input_type -> staddle.sandboxhost.v1.ListImagesRequest
-	6, // 7: staddle.sandboxhost.v1.ImageService.RemoveImage:input_type -> staddle.sandboxhost.v1.RemoveImageRequest
-	1, // 8: staddle.sandboxhost.v1.ImageService.PullImage:output_type -> staddle.sandboxhost.v1.PullImageResponse
-	3, // 9: staddle.sandboxhost.v1.ImageService.ImportImage:output_type -> staddle.sandboxhost.v1.ImportImageResponse
-	5, // 10: staddle.sandboxhost.v1.ImageService.ListImages:output_type -> staddle.sandboxhost.v1.ListImagesResponse
-	7, // 11: staddle.sandboxhost.v1.ImageService.RemoveImage:output_type -> staddle.sandboxhost.v1.RemoveImageResponse
-	8, // [8:12] is the sub-list for method output_type
-	4, // [4:8] is the sub-list for method input_type
-	4, // [4:4] is the sub-list for extension type_name
-	4, // [4:4] is the sub-list for extension extendee
-	0, // [0:4] is the sub-list for field type_name
+	16, // 0: staddle.sandboxhost.v1.PullImageResponse.image:type_name -> staddle.sandboxhost.v1.Image
+	16, // 1: staddle.sandboxhost.v1.ImportImageResponse.images:type_name -> staddle.sandboxhost.v1.Image
+	16, // 2: staddle.sandboxhost.v1.PruneImagesResponse.images:type_name -> staddle.sandboxhost.v1.Image
+	16, // 3: staddle.sandboxhost.v1.ListImagesResponse.images:type_name -> staddle.sandboxhost.v1.Image
+	17, // 4: staddle.sandboxhost.v1.Image.created_at:type_name -> google.protobuf.Timestamp
+	17, // 5: staddle.sandboxhost.v1.Image.last_used_at:type_name -> google.protobuf.Timestamp
+	0,  // 6: staddle.sandboxhost.v1.ImageService.PullImage:input_type -> staddle.sandboxhost.v1.PullImageRequest
+	2,  // 7: staddle.sandboxhost.v1.ImageService.ImportImage:input_type -> staddle.sandboxhost.v1.ImportImageRequest
+	4,  // 8: staddle.sandboxhost.v1.ImageService.ExportImage:input_type -> staddle.sandboxhost.v1.ExportImageRequest
+	6,  // 9: staddle.sandboxhost.v1.ImageService.PinImage:input_type -> staddle.sandboxhost.v1.PinImageRequest
+	8,  // 10: staddle.sandboxhost.v1.ImageService.UnpinImage:input_type -> staddle.sandboxhost.v1.UnpinImageRequest
+	10, // 11: staddle.sandboxhost.v1.ImageService.PruneImages:input_type -> staddle.sandboxhost.v1.PruneImagesRequest
+	12, // 12: staddle.sandboxhost.v1.ImageService.ListImages:input_type -> staddle.sandboxhost.v1.ListImagesRequest
+	14, // 13: staddle.sandboxhost.v1.ImageService.RemoveImage:input_type -> staddle.sandboxhost.v1.RemoveImageRequest
+	1,  // 14: staddle.sandboxhost.v1.ImageService.PullImage:output_type -> staddle.sandboxhost.v1.PullImageResponse
+	3,  // 15: staddle.sandboxhost.v1.ImageService.ImportImage:output_type -> staddle.sandboxhost.v1.ImportImageResponse
+	5,  // 16: staddle.sandboxhost.v1.ImageService.ExportImage:output_type -> staddle.sandboxhost.v1.ExportImageResponse
+	7,  // 17: staddle.sandboxhost.v1.ImageService.PinImage:output_type -> staddle.sandboxhost.v1.PinImageResponse
+	9,  // 18: staddle.sandboxhost.v1.ImageService.UnpinImage:output_type -> staddle.sandboxhost.v1.UnpinImageResponse
+	11, // 19: staddle.sandboxhost.v1.ImageService.PruneImages:output_type -> staddle.sandboxhost.v1.PruneImagesResponse
+	13, // 20: staddle.sandboxhost.v1.ImageService.ListImages:output_type -> staddle.sandboxhost.v1.ListImagesResponse
+	15, // 21: staddle.sandboxhost.v1.ImageService.RemoveImage:output_type -> staddle.sandboxhost.v1.RemoveImageResponse
+	14, // [14:22] is the sub-list for method output_type
+	6,  // [6:14] is the sub-list for method input_type
+	6,  // [6:6] is the sub-list for extension type_name
+	6,  // [6:6] is the sub-list for extension extendee
+	0,  // [0:6] is the sub-list for field type_name
 }
 
 func init() { file_staddle_sandboxhost_v1_image_proto_init() }
@@ -621,7 +1127,7 @@ func file_staddle_sandboxhost_v1_image_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_staddle_sandboxhost_v1_image_proto_rawDesc), len(file_staddle_sandboxhost_v1_image_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   9,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

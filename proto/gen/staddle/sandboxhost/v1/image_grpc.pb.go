@@ -21,6 +21,10 @@ const _ = grpc.SupportPackageIsVersion9
 const (
 	ImageService_PullImage_FullMethodName   = "/staddle.sandboxhost.v1.ImageService/PullImage"
 	ImageService_ImportImage_FullMethodName = "/staddle.sandboxhost.v1.ImageService/ImportImage"
+	ImageService_ExportImage_FullMethodName = "/staddle.sandboxhost.v1.ImageService/ExportImage"
+	ImageService_PinImage_FullMethodName    = "/staddle.sandboxhost.v1.ImageService/PinImage"
+	ImageService_UnpinImage_FullMethodName  = "/staddle.sandboxhost.v1.ImageService/UnpinImage"
+	ImageService_PruneImages_FullMethodName = "/staddle.sandboxhost.v1.ImageService/PruneImages"
 	ImageService_ListImages_FullMethodName  = "/staddle.sandboxhost.v1.ImageService/ListImages"
 	ImageService_RemoveImage_FullMethodName = "/staddle.sandboxhost.v1.ImageService/RemoveImage"
 )
@@ -40,11 +44,35 @@ type ImageServiceClient interface {
 	// and while the host is not ready; Exhausted if the disk is full.
 	PullImage(ctx context.Context, in *PullImageRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[PullImageResponse], error)
 	// ImportImage reads an OCI or docker archive sent in chunks and makes its
-	// images present, safe from garbage collection. Nothing is kept of an
-	// archive that is not whole. Safe to repeat. Returns Invalid if it is no archive, is cut
-	// off, or holds no image with a name; Exhausted if the disk is full;
+	// images present. They are kept for the time that the node's configuration gives to
+	// imported images (images.gc.import_grace) whatever the disk looks like, and are never
+	// taken for their age alone. Nothing is kept of an archive that is not whole. Safe to
+	// repeat. Returns Invalid if it is no archive, is cut off, or holds no image with a
+	// name; Exhausted with the reason DISK_FULL if the disk is full or nearly so;
 	// Unavailable while the host is not ready.
 	ImportImage(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[ImportImageRequest, ImportImageResponse], error)
+	// ExportImage sends an image as an OCI archive, which docker reads as well. The image
+	// keeps its name and its digest. The archive is whole only when the stream has ended
+	// with OK. Changes nothing; safe to repeat. Returns Invalid for a bad reference;
+	// NotFound if no image has exactly this name, if it holds nothing for this platform,
+	// or, with all_platforms, if a part of another platform is not present; Unavailable
+	// while the host is not ready.
+	ExportImage(ctx context.Context, in *ExportImageRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ExportImageResponse], error)
+	// PinImage keeps an image until UnpinImage: neither garbage collection nor
+	// PruneImages takes it, and RemoveImage refuses. Once it has returned OK that is
+	// durable, also when the image is pulled or imported again under its name. Safe to
+	// repeat. Returns Invalid for a bad reference; NotFound if no image has exactly this
+	// name; Unavailable while the host is not ready.
+	PinImage(ctx context.Context, in *PinImageRequest, opts ...grpc.CallOption) (*PinImageResponse, error)
+	// UnpinImage ends what PinImage began. The image counts as used now. Safe to repeat.
+	// Errors are those of PinImage.
+	UnpinImage(ctx context.Context, in *UnpinImageRequest, opts ...grpc.CallOption) (*UnpinImageResponse, error)
+	// PruneImages removes the images that nothing needs and says which, and how much
+	// room that makes. One that a sandbox of this node asks for, running or not, or that
+	// is pinned, always stays. With dry_run nothing is removed. Safe to repeat. Returns
+	// Unavailable while the host is not ready, or when the runtime fails midway: what was
+	// removed until then stays removed.
+	PruneImages(ctx context.Context, in *PruneImagesRequest, opts ...grpc.CallOption) (*PruneImagesResponse, error)
 	// ListImages returns the images of the node ordered by name. Safe to repeat.
 	// Returns Unavailable while the host is not ready.
 	ListImages(ctx context.Context, in *ListImagesRequest, opts ...grpc.CallOption) (*ListImagesResponse, error)
@@ -53,7 +81,8 @@ type ImageServiceClient interface {
 	// NotFound, which means that it is done. Returns Invalid for a bad reference;
 	// NotFound if no image has exactly this name; Conflict with the reason
 	// IMAGE_IN_USE, naming up to 8 sandboxes, while a sandbox of this node asks for
-	// it, whether that runs or not; Unavailable while the host is not ready. A sandbox
+	// it, whether that runs or not, or while it is being exported; Conflict with the reason
+	// IMAGE_PINNED while it is pinned; Unavailable while the host is not ready. A sandbox
 	// that comes at the same moment fetches the image again.
 	RemoveImage(ctx context.Context, in *RemoveImageRequest, opts ...grpc.CallOption) (*RemoveImageResponse, error)
 }
@@ -98,6 +127,55 @@ func (c *imageServiceClient) ImportImage(ctx context.Context, opts ...grpc.CallO
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type ImageService_ImportImageClient = grpc.ClientStreamingClient[ImportImageRequest, ImportImageResponse]
 
+func (c *imageServiceClient) ExportImage(ctx context.Context, in *ExportImageRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ExportImageResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &ImageService_ServiceDesc.Streams[2], ImageService_ExportImage_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[ExportImageRequest, ExportImageResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type ImageService_ExportImageClient = grpc.ServerStreamingClient[ExportImageResponse]
+
+func (c *imageServiceClient) PinImage(ctx context.Context, in *PinImageRequest, opts ...grpc.CallOption) (*PinImageResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PinImageResponse)
+	err := c.cc.Invoke(ctx, ImageService_PinImage_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *imageServiceClient) UnpinImage(ctx context.Context, in *UnpinImageRequest, opts ...grpc.CallOption) (*UnpinImageResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(UnpinImageResponse)
+	err := c.cc.Invoke(ctx, ImageService_UnpinImage_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *imageServiceClient) PruneImages(ctx context.Context, in *PruneImagesRequest, opts ...grpc.CallOption) (*PruneImagesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PruneImagesResponse)
+	err := c.cc.Invoke(ctx, ImageService_PruneImages_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *imageServiceClient) ListImages(ctx context.Context, in *ListImagesRequest, opts ...grpc.CallOption) (*ListImagesResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListImagesResponse)
@@ -133,11 +211,35 @@ type ImageServiceServer interface {
 	// and while the host is not ready; Exhausted if the disk is full.
 	PullImage(*PullImageRequest, grpc.ServerStreamingServer[PullImageResponse]) error
 	// ImportImage reads an OCI or docker archive sent in chunks and makes its
-	// images present, safe from garbage collection. Nothing is kept of an
-	// archive that is not whole. Safe to repeat. Returns Invalid if it is no archive, is cut
-	// off, or holds no image with a name; Exhausted if the disk is full;
+	// images present. They are kept for the time that the node's configuration gives to
+	// imported images (images.gc.import_grace) whatever the disk looks like, and are never
+	// taken for their age alone. Nothing is kept of an archive that is not whole. Safe to
+	// repeat. Returns Invalid if it is no archive, is cut off, or holds no image with a
+	// name; Exhausted with the reason DISK_FULL if the disk is full or nearly so;
 	// Unavailable while the host is not ready.
 	ImportImage(grpc.ClientStreamingServer[ImportImageRequest, ImportImageResponse]) error
+	// ExportImage sends an image as an OCI archive, which docker reads as well. The image
+	// keeps its name and its digest. The archive is whole only when the stream has ended
+	// with OK. Changes nothing; safe to repeat. Returns Invalid for a bad reference;
+	// NotFound if no image has exactly this name, if it holds nothing for this platform,
+	// or, with all_platforms, if a part of another platform is not present; Unavailable
+	// while the host is not ready.
+	ExportImage(*ExportImageRequest, grpc.ServerStreamingServer[ExportImageResponse]) error
+	// PinImage keeps an image until UnpinImage: neither garbage collection nor
+	// PruneImages takes it, and RemoveImage refuses. Once it has returned OK that is
+	// durable, also when the image is pulled or imported again under its name. Safe to
+	// repeat. Returns Invalid for a bad reference; NotFound if no image has exactly this
+	// name; Unavailable while the host is not ready.
+	PinImage(context.Context, *PinImageRequest) (*PinImageResponse, error)
+	// UnpinImage ends what PinImage began. The image counts as used now. Safe to repeat.
+	// Errors are those of PinImage.
+	UnpinImage(context.Context, *UnpinImageRequest) (*UnpinImageResponse, error)
+	// PruneImages removes the images that nothing needs and says which, and how much
+	// room that makes. One that a sandbox of this node asks for, running or not, or that
+	// is pinned, always stays. With dry_run nothing is removed. Safe to repeat. Returns
+	// Unavailable while the host is not ready, or when the runtime fails midway: what was
+	// removed until then stays removed.
+	PruneImages(context.Context, *PruneImagesRequest) (*PruneImagesResponse, error)
 	// ListImages returns the images of the node ordered by name. Safe to repeat.
 	// Returns Unavailable while the host is not ready.
 	ListImages(context.Context, *ListImagesRequest) (*ListImagesResponse, error)
@@ -146,7 +248,8 @@ type ImageServiceServer interface {
 	// NotFound, which means that it is done. Returns Invalid for a bad reference;
 	// NotFound if no image has exactly this name; Conflict with the reason
 	// IMAGE_IN_USE, naming up to 8 sandboxes, while a sandbox of this node asks for
-	// it, whether that runs or not; Unavailable while the host is not ready. A sandbox
+	// it, whether that runs or not, or while it is being exported; Conflict with the reason
+	// IMAGE_PINNED while it is pinned; Unavailable while the host is not ready. A sandbox
 	// that comes at the same moment fetches the image again.
 	RemoveImage(context.Context, *RemoveImageRequest) (*RemoveImageResponse, error)
 	mustEmbedUnimplementedImageServiceServer()
@@ -164,6 +267,18 @@ func (UnimplementedImageServiceServer) PullImage(*PullImageRequest, grpc.ServerS
 }
 func (UnimplementedImageServiceServer) ImportImage(grpc.ClientStreamingServer[ImportImageRequest, ImportImageResponse]) error {
 	return status.Error(codes.Unimplemented, "method ImportImage not implemented")
+}
+func (UnimplementedImageServiceServer) ExportImage(*ExportImageRequest, grpc.ServerStreamingServer[ExportImageResponse]) error {
+	return status.Error(codes.Unimplemented, "method ExportImage not implemented")
+}
+func (UnimplementedImageServiceServer) PinImage(context.Context, *PinImageRequest) (*PinImageResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method PinImage not implemented")
+}
+func (UnimplementedImageServiceServer) UnpinImage(context.Context, *UnpinImageRequest) (*UnpinImageResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method UnpinImage not implemented")
+}
+func (UnimplementedImageServiceServer) PruneImages(context.Context, *PruneImagesRequest) (*PruneImagesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method PruneImages not implemented")
 }
 func (UnimplementedImageServiceServer) ListImages(context.Context, *ListImagesRequest) (*ListImagesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListImages not implemented")
@@ -210,6 +325,71 @@ func _ImageService_ImportImage_Handler(srv interface{}, stream grpc.ServerStream
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type ImageService_ImportImageServer = grpc.ClientStreamingServer[ImportImageRequest, ImportImageResponse]
 
+func _ImageService_ExportImage_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(ExportImageRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(ImageServiceServer).ExportImage(m, &grpc.GenericServerStream[ExportImageRequest, ExportImageResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type ImageService_ExportImageServer = grpc.ServerStreamingServer[ExportImageResponse]
+
+func _ImageService_PinImage_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PinImageRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ImageServiceServer).PinImage(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ImageService_PinImage_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ImageServiceServer).PinImage(ctx, req.(*PinImageRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ImageService_UnpinImage_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(UnpinImageRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ImageServiceServer).UnpinImage(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ImageService_UnpinImage_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ImageServiceServer).UnpinImage(ctx, req.(*UnpinImageRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ImageService_PruneImages_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PruneImagesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ImageServiceServer).PruneImages(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ImageService_PruneImages_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ImageServiceServer).PruneImages(ctx, req.(*PruneImagesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _ImageService_ListImages_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ListImagesRequest)
 	if err := dec(in); err != nil {
@@ -254,6 +434,18 @@ var ImageService_ServiceDesc = grpc.ServiceDesc{
 	HandlerType: (*ImageServiceServer)(nil),
 	Methods: []grpc.MethodDesc{
 		{
+			MethodName: "PinImage",
+			Handler:    _ImageService_PinImage_Handler,
+		},
+		{
+			MethodName: "UnpinImage",
+			Handler:    _ImageService_UnpinImage_Handler,
+		},
+		{
+			MethodName: "PruneImages",
+			Handler:    _ImageService_PruneImages_Handler,
+		},
+		{
 			MethodName: "ListImages",
 			Handler:    _ImageService_ListImages_Handler,
 		},
@@ -272,6 +464,11 @@ var ImageService_ServiceDesc = grpc.ServiceDesc{
 			StreamName:    "ImportImage",
 			Handler:       _ImageService_ImportImage_Handler,
 			ClientStreams: true,
+		},
+		{
+			StreamName:    "ExportImage",
+			Handler:       _ImageService_ExportImage_Handler,
+			ServerStreams: true,
 		},
 	},
 	Metadata: "staddle/sandboxhost/v1/image.proto",

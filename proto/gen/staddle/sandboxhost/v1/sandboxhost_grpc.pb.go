@@ -48,7 +48,9 @@ type SandboxHostServiceClient interface {
 	// STALE_GENERATION for a lower generation, SPEC_CHANGED for another spec
 	// under the same generation, TOMBSTONE for a uid that was removed, NAME_TAKEN
 	// for a name that another sandbox of this manager has, BEING_REMOVED while it is
-	// being removed; Exhausted with reason NODE_FULL when the node takes no more, or
+	// being removed; Exhausted with reason NODE_FULL when the node takes no more,
+	// MEMORY_PRESSURE, DISK_PRESSURE or PID_PRESSURE for a new sandbox while the machine
+	// runs short of that (one that was accepted goes on, and may be changed), or
 	// DISK_FULL when the wish cannot be written down;
 	// Unavailable while the host is not ready or the sandbox's keeper is busy.
 	EnsureSandbox(ctx context.Context, in *EnsureSandboxRequest, opts ...grpc.CallOption) (*EnsureSandboxResponse, error)
@@ -204,7 +206,9 @@ type SandboxHostServiceServer interface {
 	// STALE_GENERATION for a lower generation, SPEC_CHANGED for another spec
 	// under the same generation, TOMBSTONE for a uid that was removed, NAME_TAKEN
 	// for a name that another sandbox of this manager has, BEING_REMOVED while it is
-	// being removed; Exhausted with reason NODE_FULL when the node takes no more, or
+	// being removed; Exhausted with reason NODE_FULL when the node takes no more,
+	// MEMORY_PRESSURE, DISK_PRESSURE or PID_PRESSURE for a new sandbox while the machine
+	// runs short of that (one that was accepted goes on, and may be changed), or
 	// DISK_FULL when the wish cannot be written down;
 	// Unavailable while the host is not ready or the sandbox's keeper is busy.
 	EnsureSandbox(context.Context, *EnsureSandboxRequest) (*EnsureSandboxResponse, error)

@@ -257,6 +257,18 @@ func (e *Engine) attach(ctx context.Context, uid id.Sandbox, a engine.Attempt) e
 	return err
 }
 
+// Tasks is how many tasks all workloads have, and how many they may have; 0 for as many
+// as there can be.
+func (e *Engine) Tasks() (now, most int64, err error) {
+	e.mu.Lock()
+	groups := e.cgroups
+	e.mu.Unlock()
+	if groups == nil { // not connected yet
+		return 0, 0, nil
+	}
+	return groups.PIDs(e.group())
+}
+
 // group is the control group of all workloads, and of one sandbox's.
 func (e *Engine) group(names ...string) string {
 	return "/" + filepath.Join(append([]string{strings.Trim(e.cfg.CgroupParent, "/")}, names...)...)

@@ -70,6 +70,9 @@ func build(_ context.Context, p *process.Process) ([]run.Member, error) {
 	drains := drain.New(drain.Config{Journal: filepath.Join(p.Paths.Var(Name), "drain.db"), BootID: bootID},
 		drain.Deps{Host: hostOf(hosts), Log: p.Log})
 	deps.Admission = drains
+	if hosts != nil {
+		deps.Pressure = node.PressureAt(hosts)
+	}
 	n := node.New(node.Config{
 		Name: p.Config.Name, Journal: filepath.Join(p.Paths.Var(Name), "presence.db"),
 		TTL: p.Config.Presence.SessionTTL.Std(), HoldDown: p.Config.Presence.HoldDown.Std(),

@@ -33,6 +33,20 @@ func Condition(n *resourcev1.Node, kind string) resourcev1.ConditionState {
 	return resourcev1.ConditionState_CONDITION_STATE_UNSPECIFIED
 }
 
+// Pressures are the types of conditions that are TRUE while a node runs short of
+// something and takes no new sandboxes.
+var Pressures = []string{"MemoryPressure", "DiskPressure", "PIDPressure"}
+
+// Pressure is what a node runs short of, "" for nothing.
+func Pressure(n *resourcev1.Node) string {
+	for _, kind := range Pressures {
+		if Condition(n, kind) == resourcev1.ConditionState_CONDITION_STATE_TRUE {
+			return kind
+		}
+	}
+	return ""
+}
+
 // Ready reports whether a node says, in its present session, that it may be given
 // work.
 func Ready(n *resourcev1.Node) bool {

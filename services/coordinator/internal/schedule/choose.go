@@ -96,6 +96,8 @@ func unfit(spec *resourcev1.SandboxSpec, pin string, c Candidate) string {
 		return "keeping sandboxes stopped"
 	case !record.Ready(n) || n.GetPlacement().GetRegisteredAt() == nil:
 		return "not ready"
+	case record.Pressure(n) != "": // it would refuse
+		return "under " + record.Pressure(n)
 	case !selects(spec.GetNodeSelector(), c.Record.GetMeta().GetLabels()):
 		return "without the wanted labels"
 	case total.Sandboxes > size.GetSandboxes():

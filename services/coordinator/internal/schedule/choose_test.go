@@ -33,6 +33,14 @@ func node(name string, change func(*record.Resource)) Candidate {
 	return Candidate{Record: r}
 }
 
+// pressed makes a node run short of something.
+func pressed(kind string) func(*record.Resource) {
+	return func(r *record.Resource) {
+		s := r.GetNode().GetStatus()
+		s.Conditions = append(s.Conditions, &resourcev1.Condition{Type: kind, State: resourcev1.ConditionState_CONDITION_STATE_TRUE})
+	}
+}
+
 func loaded(c Candidate, sandboxes, memory int64) Candidate {
 	c.Load = Load{MemoryBytes: memory, Sandboxes: sandboxes}
 	return c
@@ -91,6 +99,15 @@ func TestChoose(t *testing.T) {
 			r.GetNode().GetStatus().Cordoned = true
 			r.GetNode().GetStatus().GetConditions()[0].State = resourcev1.ConditionState_CONDITION_STATE_FALSE
 		})}, "", "1 cordoned"},
+		{"a node that runs short of memory beside a free one", spec(0), "", []Candidate{node("a", pressed("MemoryPressure")), node("b", nil)}, "b", ""},
+		{"nodes that run short", spec(0), "", []Candidate{node("a", pressed("DiskPressure")), node("b", pressed("PIDPressure")), node("c", pressed("DiskPressure"))},
+			"", "no node of 3 takes it: 1 under PIDPressure, 2 under DiskPressure"},
+		{"a node that does not run short, and does not know", spec(0), "", []Candidate{node("a", func(r *record.Resource) {
+			pressed("DiskPressure")(r)
+			pressed("MemoryPressure")(r)
+			r.GetNode().GetStatus().GetConditions()[1].State = resourcev1.ConditionState_CONDITION_STATE_FALSE
+			r.GetNode().GetStatus().GetConditions()[2].State = resourcev1.ConditionState_CONDITION_STATE_UNKNOWN
+		})}, "a", ""},
 		{"labels wanted", selecting, "", []Candidate{node("a", nil), node("b", zoneB)}, "b", ""},
 		{"labels nobody has", selecting, "", []Candidate{node("a", nil)}, "", "1 without the wanted labels"},
 		{"as many sandboxes as fit", spec(0), "", []Candidate{loaded(node("a", nil), 3, 0)}, "a", ""},

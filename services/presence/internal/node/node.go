@@ -83,6 +83,13 @@ type Admission interface {
 	Told(cordoned bool)
 }
 
+// Pressure tells what the machine runs short of.
+type Pressure interface {
+	// Follow tells the conditions now and after each change, until ctx ends; and nil for
+	// as long as they cannot be heard.
+	Follow(ctx context.Context, tell func([]*resourcev1.Condition))
+}
+
 // Required is one capability that the node needs to be ready.
 type Required struct {
 	// Type of its condition.
@@ -101,6 +108,8 @@ type Deps struct {
 	Required []Required
 	// Admission is whether the node was cordoned or drained.
 	Admission Admission
+	// Pressure is what the machine runs short of. Nil where nobody measures.
+	Pressure Pressure
 	// Log gets each change of READY and of the session.
 	Log *slog.Logger
 }
@@ -176,6 +185,11 @@ func (n *Node) Run(ctx context.Context, ready func()) (err error) {
 	}
 	wg.Go(func() { n.followRecord(ctx) })
 	wg.Go(func() { n.followAdmission(ctx) })
+	if n.deps.Pressure != nil {
+		wg.Go(func() {
+			n.deps.Pressure.Follow(ctx, func(all []*resourcev1.Condition) { n.send(ctx, func(s *state) { s.hearPressure(time.Now(), all) }) })
+		})
+	}
 	wg.Go(func() { n.keepSession(ctx, s.session.ID) })
 	ready()
 	n.loop(ctx, s)

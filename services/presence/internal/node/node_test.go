@@ -28,6 +28,7 @@ type world struct {
 	cluster       *fakeCluster
 	link, storage *fakeCapability
 	admission     *fakeAdmission
+	pressure      Pressure // nil for none
 	node          *Node
 	stop          func()
 	crash         func(cause error)
@@ -53,7 +54,7 @@ func (w *world) start() {
 	ctx, cancel := context.WithCancelCause(w.t.Context())
 	w.node = New(w.cfg, Deps{
 		Cluster: w.cluster, Link: w.link, Required: []Required{{Type: "Storage", Capability: w.storage}},
-		Admission: w.admission, Log: slog.New(slog.DiscardHandler),
+		Admission: w.admission, Pressure: w.pressure, Log: slog.New(slog.DiscardHandler),
 	})
 	done := make(chan error, 1)
 	go func() { done <- w.node.Run(ctx, func() {}) }()

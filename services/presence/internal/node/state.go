@@ -34,6 +34,7 @@ type state struct {
 	addresses []string
 	gateway   string
 	admission *presencev1.Admission // nil before it was heard of
+	pressure  []*resourcev1.Condition
 
 	sent       *resourcev1.NodeStatus // newest that was handed over
 	sentAt     time.Time
@@ -66,6 +67,11 @@ func newState(cfg Config, deps Deps, notes *notes, now time.Time) (*state, error
 	s := &state{
 		cfg: cfg, notes: notes, ready: resourcev1.ConditionState_CONDITION_STATE_UNKNOWN,
 		link: condition.Track(typeLink, now), addresses: addresses(cfg.Bridge),
+	}
+	if deps.Pressure != nil {
+		for _, kind := range pressures {
+			s.pressure = append(s.pressure, unheard(kind, now))
+		}
 	}
 	if cfg.Gateway != nil {
 		s.gateway = cfg.Gateway(s.addresses)
@@ -100,9 +106,40 @@ func (s *state) conditions(now time.Time) ([]*resourcev1.Condition, time.Time) {
 	link, at := s.linkCondition(now)
 	sooner(at)
 	all = append(all, link)
-	all = append(all, s.conjunction(now, all))
+	ready := s.conjunction(now, all)
+	for _, c := range s.pressure {
+		all = append(all, proto.CloneOf(c)) // not among what ready depends on: what runs goes on
+	}
+	all = append(all, ready)
 	keepSince(all, s.record.GetNode().GetStatus(), s.sent)
 	return all, due
+}
+
+// pressures are the types of what the machine may run short of.
+var pressures = []string{"MemoryPressure", "DiskPressure", "PIDPressure"}
+
+// hearPressure takes what is said of the machine; nil says that nobody does. A shortage
+// goes on until somebody says that it is over.
+func (s *state) hearPressure(now time.Time, said []*resourcev1.Condition) {
+	heard := map[string]*resourcev1.Condition{}
+	for _, c := range said {
+		heard[c.GetType()] = c
+	}
+	for i, kind := range pressures {
+		old := s.pressure[i]
+		switch c := heard[kind]; {
+		case c != nil:
+			s.pressure[i] = c
+		case old.GetState() != resourcev1.ConditionState_CONDITION_STATE_TRUE:
+			s.pressure[i] = unheard(kind, now)
+		}
+	}
+}
+
+func unheard(kind string, now time.Time) *resourcev1.Condition {
+	return &resourcev1.Condition{
+		Type: kind, State: resourcev1.ConditionState_CONDITION_STATE_UNKNOWN, Reason: "sandboxhost has not said yet", Since: timestamppb.New(now),
+	}
 }
 
 // conjunction is READY.

@@ -18,7 +18,7 @@ import (
 	"staddle.internal/cli/internal/target"
 )
 
-var imageColumns = []string{"NAME", "DIGEST", "SIZE", "AGE"}
+var imageColumns = []string{"NAME", "DIGEST", "SIZE", "AGE", "USED", "KEPT"}
 
 func (a *app) imageCommand() *cobra.Command {
 	var refresh bool
@@ -47,7 +47,8 @@ func (a *app) imageCommand() *cobra.Command {
 		Use: "rm IMAGE...", Short: "Remove images that no sandbox uses", Args: args(cobra.MinimumNArgs(1)), ValidArgsFunction: a.imageNames,
 		RunE: func(cmd *cobra.Command, given []string) error { return a.imageRemove(cmd.Context(), given) },
 	}
-	c := group("image", "Images of this node", load, pull, list, remove)
+	c := group("image", "Images of this node", load, pull, list, remove,
+		a.imageExportCommand(), a.imagePinCommand(), a.imageUnpinCommand(), a.imagePruneCommand())
 	c.Long = "Images are kept by each node. These commands talk to the node's own socket,\n" +
 		"which root may and the members of the group staddle-admin."
 	return c
@@ -153,7 +154,10 @@ func imageRows(images []*sandboxhostv1.Image) []output.Row {
 	for i, image := range images {
 		rows[i] = output.Row{
 			ID: image.GetName(), Message: image,
-			Cells: []string{image.GetName(), image.GetDigest(), output.Bytes(image.GetSizeBytes()), output.Age(now, image.GetCreatedAt())},
+			Cells: []string{
+				image.GetName(), image.GetDigest(), output.Bytes(image.GetSizeBytes()), output.Age(now, image.GetCreatedAt()),
+				lastUse(now, image), keptAs(image),
+			},
 		}
 	}
 	return rows

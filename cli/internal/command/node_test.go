@@ -343,6 +343,48 @@ func TestImage_PullImportList(t *testing.T) {
 	want(t, node("image", "ls"), 0, "host/app:1")
 }
 
+func TestImage_ExportPinPrune(t *testing.T) {
+	h := newHost(t)
+	node := func(args ...string) result { return cli(t, append([]string{"--node-socket", h.path}, args...)...) }
+	for _, ref := range []string{"host/app:1", "host/cut:1", "host/kept:1"} {
+		want(t, node("image", "pull", ref), 0)
+	}
+	dir := t.TempDir()
+	file := filepath.Join(dir, "app.tar")
+	holds := func(what, content string) {
+		t.Helper()
+		raw, err := os.ReadFile(file)
+		if err != nil || string(raw) != content {
+			t.Errorf("%s: the file holds %q, %v", what, raw, err)
+		}
+		if all, err := os.ReadDir(dir); err != nil || len(all) != 1 {
+			t.Errorf("%s: the folder holds %v, %v", what, all, err)
+		}
+	}
+	want(t, node("image", "export", "host/app:1", file), 0)
+	holds("export", "first second")
+	want(t, node("image", "export", "host/cut:1", file), 5, "the runtime went away")
+	holds("an export that is cut", "first second")
+	want(t, node("image", "export", "--all-platforms", "host/app:1", file), 0)
+	holds("a second export", "first second all")
+	if got := node("image", "export", "host/app:1", "-"); got.out != "first second" {
+		t.Errorf("to standard output: got %q", got.out)
+	}
+	want(t, node("image", "export", "none:1", file), 3, "not present", "staddle image ls")
+	want(t, node("image", "export", "host/app:1", filepath.Join(dir, "none", "app.tar")), 2, "none")
+	want(t, node("image", "pin", "host/kept:1"), 0, "host/kept:1")
+	want(t, node("image", "pin", "none:1"), 3, "staddle image ls")
+	want(t, node("image", "ls"), 0, "KEPT", "pinned")
+	want(t, node("image", "prune", "--dry-run"), 0, "host/app:1", "2 images would be removed")
+	want(t, node("image", "prune"), 0, "host/app:1", "2 images removed")
+	want(t, node("image", "ls"), 0, "host/kept:1")
+	want(t, node("image", "unpin", "host/kept:1"), 0, "host/kept:1")
+	want(t, node("image", "prune", "-o", "json"), 0, "freed_bytes")
+	if left := node("image", "ls"); strings.Contains(left.out, "host/") {
+		t.Errorf("left: %s", left.out)
+	}
+}
+
 func TestReach_TellsWhatIsWrongWithTheSocket(t *testing.T) {
 	dir := t.TempDir()
 	want(t, cli(t, "--node-socket", filepath.Join(dir, "none.sock"), "ps"), 5, "there is no such socket", "try: staddle up")

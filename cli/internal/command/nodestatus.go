@@ -28,6 +28,9 @@ func (a *app) nodeStatusCommand() *cobra.Command {
 where the gateway of the node is, and the node answers there, with what is so now
 and not what it reported last. With --address no coordinator is asked.
 
+MemoryPressure, DiskPressure and PIDPressure are true while the machine runs short of
+that: it takes no new sandboxes then, and what runs goes on.
+
 The exit code is 0 only if it may be given work. With --watch it goes on with each
 change until it is interrupted.`,
 		RunE: func(cmd *cobra.Command, given []string) error {
@@ -117,7 +120,7 @@ func presenceTable(now time.Time, p *presencev1.Presence) [][]string {
 		table = append(table, []string{
 			c.GetType(), strings.ToLower(enumWord(c.GetState().String(), "CONDITION_STATE_")), output.Age(now, c.GetSince()), c.GetReason(),
 		})
-		if c.GetState() != resourcev1.ConditionState_CONDITION_STATE_TRUE {
+		if !isPressure(c) && c.GetState() != resourcev1.ConditionState_CONDITION_STATE_TRUE {
 			missing = append(missing, c.GetType())
 		}
 	}
@@ -125,5 +128,19 @@ func presenceTable(now time.Time, p *presencev1.Presence) [][]string {
 	if !p.GetReady() && len(missing) > 0 {
 		reason = "because of " + strings.Join(missing, ", ")
 	}
+	if short := shortOf(p); p.GetReady() && short != "" {
+		reason = "but takes no new sandboxes because of " + short
+	}
 	return append(table, []string{"Ready", fmt.Sprint(p.GetReady()), "", reason})
+}
+
+// shortOf lists what a node runs short of.
+func shortOf(p *presencev1.Presence) string {
+	var short []string
+	for _, c := range p.GetConditions() {
+		if isPressure(c) && c.GetState() == resourcev1.ConditionState_CONDITION_STATE_TRUE {
+			short = append(short, c.GetType())
+		}
+	}
+	return strings.Join(short, ", ")
 }

@@ -161,8 +161,16 @@ func outOfUse(s *resourcev1.NodeStatus) string {
 	if s.GetHolding() {
 		parts = append(parts, "it keeps sandboxes stopped")
 	}
+	for _, c := range s.GetConditions() {
+		if isPressure(c) && c.GetState() == resourcev1.ConditionState_CONDITION_STATE_TRUE {
+			parts = append(parts, c.GetType()+": "+c.GetReason())
+		}
+	}
 	return strings.Join(parts, "; ")
 }
+
+// isPressure says that a condition is well when it is false.
+func isPressure(c *resourcev1.Condition) bool { return strings.HasSuffix(c.GetType(), "Pressure") }
 
 // enumWord is the part of an enum value that tells it from the others; the zero
 // value is empty.

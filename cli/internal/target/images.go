@@ -100,6 +100,9 @@ func (n *Node) RemoveImage(ctx context.Context, ref string) (string, error) {
 	case fault.Reason(err) == "IMAGE_IN_USE":
 		return "", exit.Try(wrap(err, "remove image %s", ref), "remove what uses it first: staddle rm NAME")
 	}
+	if fault.Reason(err) == "IMAGE_PINNED" {
+		return "", exit.Try(wrap(err, "remove image %s", ref), "unpin it first: staddle image unpin %s", ref)
+	}
 	return "", wrap(err, "remove image %s", ref)
 }
 

@@ -141,10 +141,14 @@ func fill(t *testing.T, b *bed.Bed) (empty func()) {
 	}
 }
 
+// noDiskGuard has a node fill its disk to the last byte.
+const noDiskGuard = "pressure: {disk_min_free: 0B, disk_min_free_percent: 0}\nimages: {gc: {high_percent: 0, min_free: 0B}}"
+
 // TestNode_ADO4_FullStateFilesystem fills the filesystem of all durable data, that
 // of containerd too.
 func TestNode_ADO4_FullStateFilesystem(t *testing.T) {
-	opts := bed.Options{Composition: "node", Disabled: nodeAlone}
+	// What guards a disk of an ordinary size would let nothing onto this one.
+	opts := bed.Options{Composition: "node", Disabled: nodeAlone, Node: noDiskGuard}
 	b := bed.New(t, opts)
 	b.PutStateOn("64m")
 	supervisor := b.Start()

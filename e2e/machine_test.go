@@ -75,12 +75,6 @@ func TestMachine_SandboxThroughTheCluster(t *testing.T) {
 		was := counted(t, output(t, b, host.GetUid(), "", 1))
 		bed.Eventually(t, waitLong, "output goes on after "+what, moreThan(t, b, host.GetUid(), "", was))
 	}
-	labelled := b.OK("get", "sandbox", "web", "-o", "yaml")
-	apply(t, b, strings.Replace(labelled, "name: web\n", "name: web\nlabels: {tier: front}\n", 1))
-	if out := b.OK("get", "sandbox", "-l", "tier=front", "-o", "name"); strings.TrimSpace(out) != host.GetUid() {
-		t.Errorf("with the label is %q, want %s", out, host.GetUid())
-	}
-	same("another label")
 	for _, name := range []string{"coordinator", "clusteraccess", "storage", "storage-agent", "sandboxhost", "sandbox-agent", "presence", "containerd"} {
 		b.Kill(name)
 		same("kill of " + name)

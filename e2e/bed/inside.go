@@ -69,6 +69,12 @@ func (b *Bed) PutStateOn(size string) {
 	b.before = b.inventory()
 }
 
+// GrowState gives the filesystem of PutStateOn another size.
+func (b *Bed) GrowState(size string) {
+	b.t.Helper()
+	b.command("mount", "-o", "remount,size="+size, b.Paths.Var(""))
+}
+
 // StartCLI starts the command line and returns at once. The caller ends it and
 // waits for it.
 func (b *Bed) StartCLI(args ...string) *exec.Cmd {

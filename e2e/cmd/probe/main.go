@@ -12,7 +12,6 @@ import (
 	"os/signal"
 	"runtime/debug"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 )
@@ -33,7 +32,6 @@ const usage = `probe VERB [ARG...]
   feed BYTES [CODE]      have a child use so much memory; print how it ended and
                          stay, or exit with CODE
   serve PORT             answer each line on tcp with itself
-  web PORT               answer http requests: 200 for /ok, else 503
   ask HOST:PORT TEXT     send a line, print the answer and stay
   where                  print user, working directory and arguments and exit 0`
 
@@ -81,8 +79,6 @@ func main() {
 		feed(args)
 	case "serve":
 		serve(args[0])
-	case "web":
-		web(args[0])
 	case "ask":
 		ask(args[0], args[1])
 	case "where":
@@ -189,26 +185,6 @@ func serve(port string) {
 		must(err)
 		go func() {
 			_, _ = io.Copy(c, c)
-			_ = c.Close()
-		}()
-	}
-}
-
-// web answers by hand: a whole http server would double the size of the image.
-func web(port string) {
-	l, err := net.Listen("tcp", ":"+port)
-	must(err)
-	go stay()
-	for {
-		c, err := l.Accept()
-		must(err)
-		go func() {
-			first, _ := bufio.NewReader(c).ReadString('\n')
-			answer := "503 Service Unavailable"
-			if strings.HasPrefix(first, "GET /ok ") {
-				answer = "200 OK"
-			}
-			fmt.Fprintf(c, "HTTP/1.1 %s\r\nContent-Length: 0\r\nConnection: close\r\n\r\n", answer)
 			_ = c.Close()
 		}()
 	}

@@ -196,9 +196,8 @@ func (c *counter) Accept() (net.Conn, error) {
 }
 
 // TestNode_IMG3_ImportedImageNeedsNoRegistry imports an image that is named after
-// a registry which counts who comes. There is no clean-up of images that a full
-// disk could start: the runtime's own collection of garbage is what could take a
-// part away, and a failed import runs it at once.
+// a registry which counts who comes. What could take it away is the clean-up of a full
+// disk, and the runtime's own collection of garbage, which a failed import runs at once.
 func TestNode_IMG3_ImportedImageNeedsNoRegistry(t *testing.T) {
 	b, _ := alone(t, bed.Options{})
 	door := &counter{Listener: b.Listen()}
@@ -240,6 +239,15 @@ func TestNode_IMG3_ImportedImageNeedsNoRegistry(t *testing.T) {
 	b.Kill("containerd")
 	b.WaitReady()
 	runs("after containerd was killed")
+	b.WriteConfig("images: {gc: {high_percent: 1, low_percent: 0, min_age: 0s, max_age: 1m}}")
+	b.Kill("sandboxhost")
+	b.WaitReady()
+	bed.Eventually(t, time.Minute, "a full disk was cleaned, as far as that may be", func(context.Context) (bool, string) {
+		said := b.Logs()["sandboxhost"]
+		return strings.Contains(said, "disk full, and no image may be removed"), said
+	})
+	b.OK("--node-socket", b.HostSocket(), "image", "prune")
+	runs("after a full disk was cleaned")
 
 	// The registry would have been heard, and says what it does not have.
 	r := b.CLI("--node-socket", b.HostSocket(), "image", "pull", repository+":2")

@@ -67,6 +67,7 @@ func build(_ context.Context, p *process.Process) ([]run.Member, error) {
 		host.Config{
 			Node:     p.Config.Name,
 			BootID:   boot,
+			Folder:   p.Paths.Var(Name),
 			Rules:    rulesOf(p.Config),
 			BootHold: time.Duration(p.Config.Sandboxes.BootHold),
 		},

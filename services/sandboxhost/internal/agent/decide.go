@@ -89,15 +89,20 @@ func Decide(in Input) Decision {
 	if in.Record == nil {
 		return Decision{Step: absent(in)}
 	}
-	sandbox := in.Record.GetSandbox()
-	if sandbox.GetPlacement().GetNode() != in.Node {
-		return Decision{} // another node's, or nobody's yet: not ours to touch
+	if in.elsewhere() {
+		return Decision{} // not ours to touch
 	}
+	sandbox := in.Record.GetSandbox()
 	d := Decision{Report: in.Host.GetStatus().GetSeq() > sandbox.GetStatus().GetSeq()}
 	if in.Live {
 		d.Step = present(in)
 	}
 	return d
+}
+
+// elsewhere says that the record is another node's, or nobody's yet.
+func (in Input) elsewhere() bool {
+	return in.Record != nil && in.Record.GetSandbox().GetPlacement().GetNode() != in.Node
 }
 
 // absent decides about a sandbox without a record.

@@ -24,6 +24,7 @@ type fakeCluster struct {
 	known    map[string]uint64 // how far the history has seen the terms before its own
 	gets     int
 	reports  int
+	watched  int
 	away     bool // the coordinator cannot be asked
 	mirror   *watch.Hub[string, *resourcev1.Resource]
 	states   *watch.Hub[struct{}, *clusteraccessv1.MirrorState]
@@ -99,6 +100,22 @@ func (c *fakeCluster) record(uid string) *resourcev1.Resource {
 	return c.truth[uid]
 }
 
+// lose takes the status out of a record, as if it had never come.
+func (c *fakeCluster) lose(uid string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r := proto.CloneOf(c.truth[uid])
+	r.GetSandbox().Status = nil
+	c.truth[uid] = r
+	c.mirror.Set(uid, r)
+}
+
+func (c *fakeCluster) watches() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.watched
+}
+
 func (c *fakeCluster) counts() (gets, reports int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -155,6 +172,9 @@ func (c *fakeCluster) ReportStatus(_ context.Context, req *clusteraccessv1.Repor
 // WatchResources sends a snapshot, the state, and changes, and begins anew when
 // the mirror was replaced.
 func (c *fakeCluster) WatchResources(_ *clusteraccessv1.WatchResourcesRequest, stream grpc.ServerStreamingServer[clusteraccessv1.WatchResourcesResponse]) error {
+	c.mu.Lock()
+	c.watched++
+	c.mu.Unlock()
 	restarts := c.restarts.Read()
 	defer restarts.Close()
 	for again := true; again; {

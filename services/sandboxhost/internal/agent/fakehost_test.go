@@ -23,6 +23,9 @@ type fakeHost struct {
 
 	mu       sync.Mutex // guards all below
 	ensured  int
+	given    map[string][]uint64 // generations, by uid
+	inside   map[string]int      // calls of Ensure that wait, by name
+	watched  int
 	removed  map[string]bool
 	refusals map[string]error         // by name
 	stuck    map[string]chan struct{} // by name: Ensure waits for it
@@ -32,6 +35,7 @@ func newFakeHost() *fakeHost {
 	return &fakeHost{
 		hub: watch.New[string, *sandboxhostv1.SandboxState](), removed: map[string]bool{},
 		refusals: map[string]error{}, stuck: map[string]chan struct{}{},
+		given: map[string][]uint64{}, inside: map[string]int{},
 	}
 }
 
@@ -47,6 +51,31 @@ func (h *fakeHost) stick(name string) (release func()) {
 	held := make(chan struct{})
 	h.stuck[name] = held
 	return func() { close(held) }
+}
+
+// unstick lets those pass that come from now on.
+func (h *fakeHost) unstick(name string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.stuck, name)
+}
+
+func (h *fakeHost) waiting(name string) int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.inside[name]
+}
+
+func (h *fakeHost) generations(uid string) []uint64 {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.given[uid]
+}
+
+func (h *fakeHost) watches() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.watched
 }
 
 func (h *fakeHost) state(uid string) *sandboxhostv1.SandboxState {
@@ -79,6 +108,8 @@ func (h *fakeHost) EnsureSandbox(ctx context.Context, req *sandboxhostv1.EnsureS
 	refusal, held := h.refusals[req.GetName()], h.stuck[req.GetName()]
 	h.mu.Unlock()
 	if held != nil {
+		h.count(req.GetName(), 1)
+		defer h.count(req.GetName(), -1)
 		select {
 		case <-held:
 		case <-ctx.Done():
@@ -91,6 +122,7 @@ func (h *fakeHost) EnsureSandbox(ctx context.Context, req *sandboxhostv1.EnsureS
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.ensured++
+	h.given[req.GetUid()] = append(h.given[req.GetUid()], req.GetGeneration())
 	if h.removed[req.GetUid()] {
 		return nil, fault.WithReason(fault.New(fault.Conflict, "removed"), "TOMBSTONE")
 	}
@@ -108,6 +140,12 @@ func (h *fakeHost) EnsureSandbox(ctx context.Context, req *sandboxhostv1.EnsureS
 	}
 	h.hub.Set(req.GetUid(), s)
 	return &sandboxhostv1.EnsureSandboxResponse{Sandbox: s}, nil
+}
+
+func (h *fakeHost) count(name string, by int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.inside[name] += by
 }
 
 func (h *fakeHost) RemoveSandbox(_ context.Context, req *sandboxhostv1.RemoveSandboxRequest) (*sandboxhostv1.RemoveSandboxResponse, error) {
@@ -139,6 +177,9 @@ func (h *fakeHost) GetSandbox(_ context.Context, req *sandboxhostv1.GetSandboxRe
 }
 
 func (h *fakeHost) WatchSandboxes(_ *sandboxhostv1.WatchSandboxesRequest, stream grpc.ServerStreamingServer[sandboxhostv1.WatchSandboxesResponse]) error {
+	h.mu.Lock()
+	h.watched++
+	h.mu.Unlock()
 	for ev := range h.hub.Subscribe(stream.Context()) {
 		msg := &sandboxhostv1.WatchSandboxesResponse{Event: &sandboxhostv1.WatchSandboxesResponse_Changed{Changed: ev.Value}}
 		switch ev.Kind {

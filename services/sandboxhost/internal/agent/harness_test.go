@@ -36,6 +36,7 @@ type world struct {
 	host    *fakeHost
 	foreign atomic.Int64
 	log     *slog.Logger
+	resync  time.Duration
 
 	stopCluster, stopHost, stopAgent func()
 }
@@ -51,7 +52,7 @@ func newWorld(t *testing.T) *world {
 			t.Error(err)
 		}
 	})
-	return &world{t: t, dir: dir, cluster: newFakeCluster(), host: newFakeHost(), log: quiet}
+	return &world{t: t, dir: dir, cluster: newFakeCluster(), host: newFakeHost(), log: quiet, resync: time.Hour}
 }
 
 // serve runs a neighbour until it is stopped.
@@ -120,7 +121,7 @@ func (w *world) startAgent() {
 		return conn
 	}
 	cluster, host := Neighbours(dial("clusteraccess"), dial("sandboxhost"))
-	a := New(Config{Node: "node1", Resync: time.Hour}, Deps{
+	a := New(Config{Node: "node1", Resync: w.resync}, Deps{
 		Cluster: cluster, Host: host, Log: w.log, Foreign: func(n int) { w.foreign.Store(int64(n)) },
 	})
 	w.stopAgent = w.run(a.Run)

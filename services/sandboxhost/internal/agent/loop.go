@@ -67,6 +67,7 @@ type Agent struct {
 	deps  Deps
 	log   *slog.Logger
 	queue workqueue.TypedRateLimitingInterface[id.Sandbox]
+	lanes *lanes // the order of queue
 	view  *view
 
 	mu       sync.Mutex            // guards reported
@@ -76,20 +77,34 @@ type Agent struct {
 // New returns an agent that does nothing until Run.
 func New(cfg Config, deps Deps) *Agent {
 	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[id.Sandbox](retryFirst, retryCap)
+	order := newLanes()
 	a := &Agent{
-		cfg: cfg, deps: deps, log: deps.Log,
-		queue:    workqueue.NewTypedRateLimitingQueue(limiter),
+		cfg: cfg, deps: deps, log: deps.Log, lanes: order,
+		queue: workqueue.NewTypedRateLimitingQueueWithConfig(limiter, workqueue.TypedRateLimitingQueueConfig[id.Sandbox]{
+			DelayingQueue: workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[id.Sandbox]{
+				Queue: workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[id.Sandbox]{Queue: order}),
+			}),
+		}),
 		reported: make(map[id.Sandbox]uint64),
 	}
 	a.view = &view{
 		node: cfg.Node, records: newTable[*resourcev1.Resource](), states: newTable[*sandboxhostv1.SandboxState](),
-		foreign: make(map[id.Sandbox]struct{}), change: a.look, tell: deps.Foreign,
+		foreign: make(map[id.Sandbox]struct{}), change: a.look, sweep: a.lookAgain, tell: deps.Foreign,
 	}
 	return a
 }
 
-// look queues sandboxes to be looked at.
+// look queues sandboxes that have changed.
 func (a *Agent) look(uids ...id.Sandbox) {
+	for _, uid := range uids {
+		a.lanes.urge(uid)
+		a.queue.Add(uid)
+	}
+}
+
+// lookAgain queues sandboxes of which nothing says that they have changed: they have their
+// turn after those that have.
+func (a *Agent) lookAgain(uids ...id.Sandbox) {
 	for _, uid := range uids {
 		a.queue.Add(uid)
 	}
@@ -119,6 +134,9 @@ func (a *Agent) reconcile(ctx context.Context, uid id.Sandbox) error {
 	in, epoch := a.view.input(uid)
 	if in.Record == nil && in.Host == nil {
 		a.unreport(uid)
+		return nil
+	}
+	if in.elsewhere() {
 		return nil
 	}
 	d := Decide(in)

@@ -89,6 +89,6 @@ func (a *Agent) resync(ctx context.Context) {
 			return
 		}
 		a.reportAnew()
-		a.look(a.view.all()...)
+		a.lookAgain(a.view.all()...)
 	}
 }

@@ -50,10 +50,11 @@ func (t *table[V]) complete() (gone []id.Sandbox, snapshot bool) {
 }
 
 // view is what the agent knows: the mirror's records and the host's sandboxes.
-// Its two functions are called with the lock held and must not call it back.
+// Its functions are called with the lock held and must not call it back.
 type view struct {
 	node   string
-	change func(uids ...id.Sandbox) // look at these again
+	change func(uids ...id.Sandbox) // look at these, which have changed
+	sweep  func(uids ...id.Sandbox) // look at these, which may have
 	tell   func(foreign int)        // told when it changes
 
 	mu        sync.Mutex // guards all below
@@ -191,7 +192,7 @@ func (v *view) mirrorLocked(state *clusteraccessv1.MirrorState) {
 	clear(v.foreign)
 	v.tell(0)
 	v.change(gone...)
-	v.change(v.allLocked()...)
+	v.sweep(v.allLocked()...)
 }
 
 // hostAway says that no stream of the host is read: what it holds is not known
@@ -223,7 +224,7 @@ func (v *view) hostEvent(msg *sandboxhostv1.WatchSandboxesResponse) bool {
 		v.states.complete()
 		v.hostKnown = true
 		v.epoch++
-		v.change(v.allLocked()...)
+		v.sweep(v.allLocked()...)
 		return true
 	}
 	return false

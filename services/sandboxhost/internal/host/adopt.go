@@ -46,10 +46,11 @@ func (h *Host) adopt(ctx context.Context) error {
 		return err
 	}
 	at := h.now()
+	life := lifeOf{boot: h.cfg.BootID, takenDown: h.takenDown()}
 	var keepers []*keeper
 	records := make(map[id.Sandbox]*sandboxhostv1.SandboxRecord)
 	for uid, o := range found {
-		r, orphan := restore(notes.records[uid], notes.tombs[uid], o, h.cfg.BootID, at)
+		r, orphan := restore(notes.records[uid], notes.tombs[uid], o, life, at)
 		r.Status.Seq = max(r.GetStatus().GetSeq(), h.seqBase) + 1
 		r.Status.Node = h.cfg.Node
 		k := newKeeper(h, uid, "")
@@ -65,8 +66,12 @@ func (h *Host) adopt(ctx context.Context) error {
 		}
 		keepers = append(keepers, k)
 	}
-	if err := h.saveAdopted(records); err != nil {
+	written, err := h.saveAdopted(records)
+	if err != nil {
 		return err
+	}
+	if written {
+		h.unmarkTakenDown()
 	}
 	h.admit(keepers, notes.tombs)
 	h.log().Info("sandboxes adopted", logging.Count(len(keepers)))
@@ -161,19 +166,25 @@ func (h *Host) insist(ctx context.Context, what string, ask func() error) error 
 	}
 }
 
+// lifeOf is what is known of the life of the kernel's objects.
+type lifeOf struct {
+	boot      string
+	takenDown bool // all of them were ended in this boot, as a reboot ends them
+}
+
 // restore makes the record of a sandbox from what was written down and what is
 // there. What was written down counts, unless what is there is newer: then the
 // journal was lost, or is an old one. An orphan is something on the node that
 // nobody wishes for, or that cannot be read: it is removed, or shown.
 func restore(
-	r *sandboxhostv1.SandboxRecord, tomb *sandboxhostv1.Tombstone, o engine.Observed, boot string, at moment,
+	r *sandboxhostv1.SandboxRecord, tomb *sandboxhostv1.Tombstone, o engine.Observed, life lifeOf, at moment,
 ) (rec *sandboxhostv1.SandboxRecord, orphan bool) {
 	note := newestNote(o)
 	switch {
 	case r == nil && note == nil:
-		return strayRecord(o.UID, boot, at), true
+		return strayRecord(o.UID, life.boot, at), true
 	case r == nil:
-		r = newRecord(note.GetWish(), note.GetSpecHash(), boot, at)
+		r = newRecord(note.GetWish(), note.GetSpecHash(), life.boot, at)
 		r.Wish.AcceptedAt = note.GetWish().GetAcceptedAt()
 		r.Removing = tomb != nil
 		// Nobody knows of which boot it is. What runs is of this one; what does not
@@ -188,9 +199,12 @@ func restore(
 	if note.GetAttempt() > r.GetStatus().GetAttempt() {
 		startAttempt(r, note.GetAttempt(), note.GetSpecHash(), at)
 	}
-	if r.GetBootId() != boot {
-		rebooted(r, o, boot, at)
-	} else {
+	switch {
+	case r.GetBootId() != life.boot:
+		rebooted(r, o, life.boot, ReasonReboot, at)
+	case life.takenDown:
+		rebooted(r, o, life.boot, ReasonTakenDown, at)
+	default:
 		catchUp(r, o, at)
 	}
 	mirror(r, o)
@@ -218,10 +232,10 @@ func strayRecord(uid id.Sandbox, boot string, at moment) *sandboxhostv1.SandboxR
 	return r
 }
 
-// rebooted takes back what does not outlive a boot. All processes are gone, so
+// rebooted takes back what does not outlive a boot, or the end of a node. All processes are gone, so
 // every attempt ends, also one that had not begun as far as was written down. An
 // engine that shows a running process is believed.
-func rebooted(r *sandboxhostv1.SandboxRecord, o engine.Observed, boot string, at moment) {
+func rebooted(r *sandboxhostv1.SandboxRecord, o engine.Observed, boot, reason string, at moment) {
 	r.BootId = boot
 	r.NextAtBoottime, r.StopSentBoottime, r.RunningSinceBoottime, r.Stops = nil, nil, nil, nil
 	r.Status.NextAt = nil
@@ -231,7 +245,7 @@ func rebooted(r *sandboxhostv1.SandboxRecord, o engine.Observed, boot string, at
 	}
 	r.WaitsForCluster = r.GetWish().GetManager() == ManagerCluster
 	if r.GetStatus().GetPhase() < stopping {
-		enter(r, Decision{Phase: stopping, End: endReboot, Reason: ReasonReboot}, sentences[ReasonReboot], at)
+		enter(r, Decision{Phase: stopping, End: endReboot, Reason: reason}, sentences[reason], at)
 	}
 }
 

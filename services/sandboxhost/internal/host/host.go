@@ -55,6 +55,9 @@ type Config struct {
 	Node string
 	// BootID is that of the running kernel.
 	BootID string
+	// Folder of the host's durable data, where MarkTakenDown leaves its note. Empty
+	// means that nobody does.
+	Folder string
 	// Rules say what sandboxes may ask of the node.
 	Rules permit.Rules
 	// BootHold is how long sandboxes of the cluster wait after a reboot.

@@ -34,6 +34,7 @@ type model struct {
 	cutOff    bool
 	held      bool
 	deadline  bool // of the hold is over
+	takenDown bool // since the host ran last
 	graceOver bool
 	shimOver  bool // has not answered for too long
 	signalled map[string]syscall.Signal
@@ -281,13 +282,15 @@ func (m *model) disturb(r *rand.Rand) {
 	case 6: // the journal is lost
 		if o := m.observe(); newestNote(o) != nil && !m.cutOff {
 			m.forgetLife()
-			m.rec, _ = restore(nil, nil, o, m.boot, m.at())
+			m.rec, _ = restore(nil, nil, o, lifeOf{boot: m.boot}, m.at())
 			m.saved = m.rec
 		}
 	case 7: // somebody tidies interfaces up
 		m.engine.Detach(m.uid)
-	case 8: // reboot
+	case 8: // reboot, or the node is taken down and up
+		m.takenDown = r.IntN(2) == 0
 		m.reboot()
+		m.takenDown = false
 	case 9: // a hold is placed or lifted
 		m.held, m.deadline = !m.held, r.IntN(3) == 0
 	case 11: // a probe says no
@@ -305,13 +308,15 @@ func (m *model) disturb(r *rand.Rand) {
 func (m *model) reboot() {
 	m.engine.Reboot()
 	m.forgetLife()
-	m.boot += "+"
+	if !m.takenDown {
+		m.boot += "+"
+	}
 	m.restart()
 }
 
 func (m *model) restart() {
 	before := m.rec
-	m.rec, _ = restore(m.saved, nil, m.observe(), m.boot, m.at())
+	m.rec, _ = restore(m.saved, nil, m.observe(), lifeOf{boot: m.boot, takenDown: m.takenDown}, m.at())
 	m.saved = m.rec
 	m.checkForward(before)
 }

@@ -176,7 +176,7 @@ func TestNext_Life(t *testing.T) {
 		{"init container stopped", specOf(onFailure, initSleep(), sleep()), func(m *model) { m.wish(stop) }, 1, stopped, ReasonStopped, 0},
 		{"init containers run once per attempt, also without a journal", specOf(always, init("0"), sleep()), func(m *model) {
 			m.forgetLife()
-			m.rec, _ = restore(nil, nil, m.observe(), m.boot, m.at())
+			m.rec, _ = restore(nil, nil, m.observe(), lifeOf{boot: m.boot}, m.at())
 			m.settle()
 			if n := m.engine.Starts()[engine.ContainerID(m.uid, "a", 1)]; n != 1 {
 				t.Errorf("the init container was started %d times", n)

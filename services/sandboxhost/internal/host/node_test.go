@@ -89,7 +89,7 @@ func (n *node) begin() chan struct{} {
 	}
 	n.journal = j
 	n.host = host.New(
-		host.Config{Node: "node1", BootID: n.boot, Rules: permit.Rules{SandboxNetwork: true}, BootHold: 15 * time.Second, Limit: 5},
+		host.Config{Node: "node1", BootID: n.boot, Folder: filepath.Dir(n.path), Rules: permit.Rules{SandboxNetwork: true}, BootHold: 15 * time.Second, Limit: 5},
 		host.Deps{
 			Engine: counted{n.engine, &n.looked}, Journal: disk{j, &n.full}, Log: slog.New(slog.DiscardHandler),
 			Now: func() time.Duration { return time.Since(n.booted) },

@@ -42,20 +42,6 @@ type loaded struct {
 	starts  uint64
 }
 
-// Graces reads from the journal at path, of a host that does not run, how long the
-// processes of each sandbox may still take from now until they are killed. It changes
-// nothing. It returns fs.ErrNotExist if there is no such journal.
-func Graces(path, bootID string, now time.Duration) (map[id.Sandbox]time.Duration, error) {
-	left := map[id.Sandbox]time.Duration{}
-	err := journal.Peek(journal.Options{Path: path, Kind: JournalKind, Version: JournalVersion}, func(tx journal.Tx) error {
-		return journal.ForEachProto(tx, bucketRecords, func(uid string, r *sandboxhostv1.SandboxRecord) error {
-			left[id.Sandbox(uid)] = graceLeft(r, bootID, now)
-			return nil
-		})
-	})
-	return left, err
-}
-
 func load(j notes) (loaded, error) {
 	l := loaded{
 		records: make(map[id.Sandbox]*sandboxhostv1.SandboxRecord),
@@ -108,8 +94,9 @@ func putStart(tx journal.Tx, starts uint64) error {
 }
 
 // saveAdopted makes the records durable as they were adopted. On a full disk each
-// is written with its next change: until then the next start finds the same again.
-func (h *Host) saveAdopted(records map[id.Sandbox]*sandboxhostv1.SandboxRecord) error {
+// is written with its next change: until then the next start finds the same again. It
+// says whether they are written.
+func (h *Host) saveAdopted(records map[id.Sandbox]*sandboxhostv1.SandboxRecord) (bool, error) {
 	err := h.deps.Journal.Update(func(tx journal.Tx) error {
 		for uid, r := range records {
 			if err := journal.PutProto(tx, bucketRecords, string(uid), r); err != nil {
@@ -120,12 +107,12 @@ func (h *Host) saveAdopted(records map[id.Sandbox]*sandboxhostv1.SandboxRecord) 
 	})
 	if errors.Is(err, fault.Exhausted) {
 		h.log().Warn("adopted sandboxes not written", logging.Err(err))
-		return nil
+		return false, nil
 	}
 	if err != nil {
-		return fmt.Errorf("write journal: %w", err)
+		return false, fmt.Errorf("write journal: %w", err)
 	}
-	return nil
+	return true, nil
 }
 
 func nextStart(before uint64, wall time.Time) uint64 {

@@ -23,6 +23,8 @@ const (
 	ReasonReplaced = "SPEC_REPLACED"
 	// ReasonReboot: the machine was started anew.
 	ReasonReboot = "NODE_REBOOTED"
+	// ReasonTakenDown: the node was taken down.
+	ReasonTakenDown = "NODE_TAKEN_DOWN"
 	// ReasonExited: containers ended by themselves.
 	ReasonExited = "CONTAINER_EXITED"
 	// ReasonUnhealthy: a startup or liveness probe says no; the message has the cause.
@@ -56,6 +58,7 @@ var sentences = map[string]string{
 	ReasonHeld:              "the node keeps its sandboxes stopped",
 	ReasonReplaced:          "the spec was changed",
 	ReasonReboot:            "the node was started anew",
+	ReasonTakenDown:         "the node was taken down",
 	ReasonNamespacesLost:    "the namespaces of the sandbox went away",
 	ReasonShimSilent:        "its shim (containerd-shim-runc-v2) does not answer; this is what was seen last, and what runs goes on; it is ended by force when the sandbox is to stop",
 	ReasonUnseen:            "the container runtime cannot be asked; this is what was seen last",

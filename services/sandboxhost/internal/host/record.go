@@ -44,7 +44,7 @@ func newRecord(wish *sandboxhostv1.Wish, hash, boot string, at moment) *sandboxh
 func startAttempt(r *sandboxhostv1.SandboxRecord, n uint64, hash string, at moment) {
 	r.AttemptSpecHash = hash
 	r.End = endNone
-	r.StopSentBoottime, r.RunningSinceBoottime, r.NextAtBoottime, r.Stops = nil, nil, nil, nil
+	r.StopSentBoottime, r.RunningSinceBoottime, r.NextAtBoottime, r.Stops, r.StopSignals = nil, nil, nil, nil, nil
 	s := r.GetStatus()
 	s.Attempt, s.NextAt, s.PhaseTimes, s.Reason, s.Message = n, nil, nil, "", ""
 	s.Containers = nil
@@ -242,11 +242,20 @@ func mirror(r *sandboxhostv1.SandboxRecord, o engine.Observed) {
 			}
 			cs.Id, cs.Pid, cs.Limits = c.ID, c.PID, c.Limits
 			cs.OomKills = max(cs.GetOomKills(), c.OOMKills)
+			noteStopSignal(r, c)
 			if !c.StartedAt.IsZero() {
 				cs.StartedAt = timestamppb.New(c.StartedAt)
 			}
 		}
 	}
+}
+
+// noteStopSignal keeps what asks a container to end.
+func noteStopSignal(r *sandboxhostv1.SandboxRecord, c engine.Container) {
+	if r.StopSignals == nil {
+		r.StopSignals = map[string]uint32{}
+	}
+	r.StopSignals[c.Note.GetContainer()] = uint32(engine.StopSignal(c.Note))
 }
 
 // grace is the time between the begin of a stop and the kill of containers that have
@@ -256,30 +265,6 @@ func grace(r *sandboxhostv1.SandboxRecord) time.Duration {
 		return p.AsDuration()
 	}
 	return defaultGrace
-}
-
-// longestGrace is what the container that may take the longest has, if all are asked to
-// end at once.
-func longestGrace(r *sandboxhostv1.SandboxRecord) time.Duration {
-	longest := time.Duration(0)
-	for _, c := range r.GetWish().GetSpec().GetContainers() {
-		if own := c.GetTerminationGracePeriod(); own != nil {
-			longest = max(longest, own.AsDuration())
-		} else {
-			longest = max(longest, grace(r))
-		}
-	}
-	return longest
-}
-
-// graceLeft is what is left of that at a time since boot: all of it, unless the stop
-// began in this boot already.
-func graceLeft(r *sandboxhostv1.SandboxRecord, bootID string, now time.Duration) time.Duration {
-	longest, sent := longestGrace(r), r.GetStopSentBoottime()
-	if sent == nil || r.GetBootId() != bootID {
-		return longest
-	}
-	return max(0, sent.AsDuration()+longest-now)
 }
 
 // restartBackoff is the series of waits of a sandbox: what its spec says, else that

@@ -83,6 +83,29 @@ func (d down) shims() ([]int, error) {
 	return pids, nil
 }
 
+// mainProcesses are those that are the first of a pid namespace other than ours.
+func mainProcesses(pids []int) []int {
+	var mains []int
+	for _, pid := range pids {
+		raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+		if err == nil && isMain(string(raw)) {
+			mains = append(mains, pid)
+		}
+	}
+	return mains
+}
+
+// isMain reads from /proc/<pid>/status whether a process has number 1 where it lives.
+func isMain(status string) bool {
+	for line := range strings.Lines(status) {
+		if numbers, ok := strings.CutPrefix(line, "NSpid:"); ok {
+			all := strings.Fields(numbers)
+			return len(all) > 1 && all[len(all)-1] == "1"
+		}
+	}
+	return false
+}
+
 // worksFor says whether a command line is that of a shim for this containerd and
 // namespace.
 func worksFor(args []string, address, namespace string) bool {

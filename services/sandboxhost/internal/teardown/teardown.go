@@ -30,6 +30,7 @@ import (
 	"staddle.internal/kit/logging"
 	"staddle.internal/kit/process"
 	"staddle.internal/services/sandboxhost/internal/cgroup"
+	"staddle.internal/services/sandboxhost/internal/host"
 	"staddle.internal/services/sandboxhost/internal/network"
 )
 
@@ -67,6 +68,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		return err
 	}
 	d := down{cfg: cfg, log: log, groups: groups}
+	d.mark()
 	return errors.Join(
 		d.endWorkloads(ctx),
 		d.endShims(ctx),
@@ -75,6 +77,18 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		d.removeCgroups(),
 		d.emptyRun(),
 	)
+}
+
+// mark notes that workloads are ended with the node, before the first one is: none of
+// them counts as crashed then. Without room for the note they do.
+func (d down) mark() {
+	folder := d.cfg.Paths.Var("sandboxhost")
+	if _, err := os.Stat(folder); errors.Is(err, fs.ErrNotExist) {
+		return // it never ran
+	}
+	if err := host.MarkTakenDown(folder, d.cfg.BootID); err != nil {
+		d.log.Warn("take-down not noted", logging.Err(err))
+	}
 }
 
 type down struct {

@@ -28,32 +28,32 @@ const (
 	killLimit = 5 * time.Second
 )
 
-// graces are how long each sandbox may take, by the lower case of its uid.
-type graces map[string]time.Duration
+// endings are how each sandbox is ended, by the lower case of its uid.
+type endings map[string]host.Ending
 
-// of never returns more than limit.
-func (g graces) of(uid string, limit time.Duration) time.Duration {
-	if own, known := g[uid]; known {
-		return min(own, limit)
+// of is for a sandbox that nobody knows as well.
+func (e endings) of(uid string) host.Ending {
+	if known, ok := e[uid]; ok {
+		return known
 	}
-	return min(unknownGrace, limit)
+	return host.Ending{Grace: unknownGrace}
 }
 
-// readGraces never fails: what cannot be read leaves those that nobody knows.
-func (d down) readGraces() graces {
-	left, err := host.Graces(filepath.Join(d.cfg.Paths.Var("sandboxhost"), host.JournalFile), d.cfg.BootID, boottime.Now())
+// readEndings never fails: what cannot be read leaves those that nobody knows.
+func (d down) readEndings() endings {
+	known, err := host.Endings(filepath.Join(d.cfg.Paths.Var("sandboxhost"), host.JournalFile), d.cfg.BootID, boottime.Now())
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		d.log.Warn("grace periods unknown", logging.Err(err))
 	}
-	return lower(left)
+	return lower(known)
 }
 
-func lower(left map[id.Sandbox]time.Duration) graces {
-	g := graces{}
-	for uid, d := range left {
-		g[uid.Lower()] = d
+func lower(known map[id.Sandbox]host.Ending) endings {
+	e := endings{}
+	for uid, one := range known {
+		e[uid.Lower()] = one
 	}
-	return g
+	return e
 }
 
 // endWorkloads ends all sandboxes at once, each within its own grace period.
@@ -63,28 +63,63 @@ func (d down) endWorkloads(ctx context.Context) error {
 		return err
 	}
 	d.log.Info("workloads ending", logging.Count(len(all)))
-	known := d.readGraces()
+	known := d.readEndings()
 	var wg sync.WaitGroup
 	for uid, pids := range all {
-		wg.Go(func() { d.endSandbox(ctx, uid, pids, known.of(uid, d.cfg.Limit)) }) // waited for below
+		wg.Go(func() { d.endSandbox(ctx, uid, pids, known.of(uid)) }) // waited for below
 	}
 	wg.Wait()
 	// Those that came meanwhile, and those that stayed.
 	return d.killLeft(ctx)
 }
 
-// endSandbox sends SIGTERM to every process of a sandbox, waits for the grace and
-// ends by force what is left.
-func (d down) endSandbox(ctx context.Context, uid string, pids []int, grace time.Duration) {
+// endSandbox ends the containers of a sandbox in their order, each after the one before,
+// and then what else there is of it. It never takes longer than the limit.
+func (d down) endSandbox(ctx context.Context, uid string, pids []int, how host.Ending) {
 	began := time.Now()
+	last := began.Add(d.cfg.Limit)
+	whole := earlier(began.Add(how.Grace), last)
+	ended := true
+	for _, c := range how.Containers {
+		members, err := d.groups.Processes(filepath.Join(d.cfg.Node.Sandboxes.CgroupParent, uid, c.Name))
+		if err != nil {
+			d.log.Warn("processes unknown", logging.Component(c.Name), logging.Err(err))
+		}
+		members = slices.DeleteFunc(members, func(pid int) bool { return !slices.Contains(pids, pid) }) // shims are not ours
+		until := whole
+		if c.HasOwn {
+			until = earlier(time.Now().Add(c.Own), last)
+		}
+		ended = end(ctx, members, c.Signal, until) && ended
+		pids = slices.DeleteFunc(pids, func(pid int) bool { return slices.Contains(members, pid) })
+	}
+	ended = end(ctx, pids, unix.SIGTERM, whole) && ended
+	d.log.Info("workload ended", id.Sandbox(strings.ToUpper(uid)).Attr(), logging.Duration(time.Since(began)), logging.Reason(reason(ended)))
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}
+
+// end asks processes to end, waits for that, and ends by force what is left then. In a
+// container it is the main process that is asked: the others end with it.
+func end(ctx context.Context, pids []int, s unix.Signal, until time.Time) (byThemselves bool) {
 	procs := openAll(pids)
 	defer procs.close()
-	procs.signal(unix.SIGTERM)
-	ended := procs.wait(ctx, grace)
-	if !ended {
-		procs.signal(unix.SIGKILL)
+	asked := openAll(mainProcesses(pids))
+	defer asked.close()
+	if len(asked) == 0 {
+		procs.signal(s)
 	}
-	d.log.Info("workload ended", id.Sandbox(strings.ToUpper(uid)).Attr(), logging.Duration(time.Since(began)), logging.Reason(reason(ended)))
+	asked.signal(s)
+	if procs.wait(ctx, time.Until(until)) {
+		return true
+	}
+	procs.signal(unix.SIGKILL)
+	return false
 }
 
 func reason(ended bool) string {

@@ -17,20 +17,12 @@ import (
 	"staddle.internal/services/sandboxhost/internal/host"
 )
 
-func TestGraces_Of(t *testing.T) {
-	g := lower(map[id.Sandbox]time.Duration{"01ABC": 30 * time.Second})
-	for _, c := range []struct {
-		why, uid    string
-		limit, want time.Duration
-	}{
-		{"its own", "01abc", time.Minute, 30 * time.Second},
-		{"never more than the limit", "01abc", time.Second, time.Second},
-		{"nobody knows it", "01xyz", time.Minute, unknownGrace},
-		{"nobody knows it, and the limit is lower", "01xyz", time.Second, time.Second},
-		{"no time at all", "01abc", 0, 0},
+func TestIsMain(t *testing.T) {
+	for status, want := range map[string]bool{
+		"Name:\tx\nNSpid:\t77\t1\nNSpgid:\t77\t1\n": true, "NSpid:\t77\t12\n": false, "NSpid:\t1\n": false, "NSpid:\t77\n": false, "": false,
 	} {
-		if got := g.of(c.uid, c.limit); got != c.want {
-			t.Errorf("%s: got %s, want %s", c.why, got, c.want)
+		if got := isMain(status); got != want {
+			t.Errorf("%q: got %t, want %t", status, got, want)
 		}
 	}
 }

@@ -39,7 +39,7 @@ const (
 	AttemptEnd_ATTEMPT_END_EXITED AttemptEnd = 3
 	// A step of the attempt cannot succeed.
 	AttemptEnd_ATTEMPT_END_FAILED AttemptEnd = 4
-	// The machine was started anew.
+	// The machine was started anew, or the node was taken down.
 	AttemptEnd_ATTEMPT_END_REBOOT AttemptEnd = 5
 	// A hold applies.
 	AttemptEnd_ATTEMPT_END_HELD AttemptEnd = 6
@@ -227,7 +227,11 @@ type SandboxRecord struct {
 	// was away for so long that it need not. Nothing starts meanwhile.
 	WaitsForCluster bool `protobuf:"varint,11,opt,name=waits_for_cluster,json=waitsForCluster,proto3" json:"waits_for_cluster,omitempty"`
 	// Containers of the current attempt whose own stop has begun.
-	Stops         []*ContainerStop `protobuf:"bytes,20,rep,name=stops,proto3" json:"stops,omitempty"`
+	Stops []*ContainerStop `protobuf:"bytes,20,rep,name=stops,proto3" json:"stops,omitempty"`
+	// The signal that asks each container of the current attempt to end, by its name:
+	// that of its spec, else of its image. It is for who has to end the sandbox when
+	// nobody else can be asked. Without one it is SIGTERM.
+	StopSignals   map[string]uint32 `protobuf:"bytes,21,rep,name=stop_signals,json=stopSignals,proto3" json:"stop_signals,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -342,6 +346,13 @@ func (x *SandboxRecord) GetWaitsForCluster() bool {
 func (x *SandboxRecord) GetStops() []*ContainerStop {
 	if x != nil {
 		return x.Stops
+	}
+	return nil
+}
+
+func (x *SandboxRecord) GetStopSignals() map[string]uint32 {
+	if x != nil {
+		return x.StopSignals
 	}
 	return nil
 }
@@ -572,7 +583,7 @@ const file_staddle_sandboxhost_v1_record_proto_rawDesc = "" +
 	"\x04spec\x18\x05 \x01(\v2 .staddle.resource.v1.SandboxSpecR\x04spec\x12;\n" +
 	"\vaccepted_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"acceptedAt\x129\n" +
-	"\bposition\x18\a \x01(\v2\x1d.staddle.resource.v1.PositionR\bposition\"\xf8\x04\n" +
+	"\bposition\x18\a \x01(\v2\x1d.staddle.resource.v1.PositionR\bposition\"\x93\x06\n" +
 	"\rSandboxRecord\x120\n" +
 	"\x04wish\x18\x01 \x01(\v2\x1c.staddle.sandboxhost.v1.WishR\x04wish\x12\x1a\n" +
 	"\bremoving\x18\x02 \x01(\bR\bremoving\x12:\n" +
@@ -586,7 +597,11 @@ const file_staddle_sandboxhost_v1_record_proto_rawDesc = "" +
 	"\x16running_since_boottime\x18\n" +
 	" \x01(\v2\x19.google.protobuf.DurationR\x14runningSinceBoottime\x12*\n" +
 	"\x11waits_for_cluster\x18\v \x01(\bR\x0fwaitsForCluster\x12;\n" +
-	"\x05stops\x18\x14 \x03(\v2%.staddle.sandboxhost.v1.ContainerStopR\x05stops\"\x98\x01\n" +
+	"\x05stops\x18\x14 \x03(\v2%.staddle.sandboxhost.v1.ContainerStopR\x05stops\x12Y\n" +
+	"\fstop_signals\x18\x15 \x03(\v26.staddle.sandboxhost.v1.SandboxRecord.StopSignalsEntryR\vstopSignals\x1a>\n" +
+	"\x10StopSignalsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\rR\x05value:\x028\x01\"\x98\x01\n" +
 	"\rContainerStop\x12!\n" +
 	"\fcontainer_id\x18\x01 \x01(\tR\vcontainerId\x12@\n" +
 	"\x0ebegun_boottime\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\rbegunBoottime\x12\"\n" +
@@ -629,7 +644,7 @@ func file_staddle_sandboxhost_v1_record_proto_rawDescGZIP() []byte {
 }
 
 var file_staddle_sandboxhost_v1_record_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_staddle_sandboxhost_v1_record_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
+var file_staddle_sandboxhost_v1_record_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
 var file_staddle_sandboxhost_v1_record_proto_goTypes = []any{
 	(AttemptEnd)(0),               // 0: staddle.sandboxhost.v1.AttemptEnd
 	(*Wish)(nil),                  // 1: staddle.sandboxhost.v1.Wish
@@ -637,31 +652,33 @@ var file_staddle_sandboxhost_v1_record_proto_goTypes = []any{
 	(*ContainerStop)(nil),         // 3: staddle.sandboxhost.v1.ContainerStop
 	(*Tombstone)(nil),             // 4: staddle.sandboxhost.v1.Tombstone
 	(*ContainerNote)(nil),         // 5: staddle.sandboxhost.v1.ContainerNote
-	(*v1.SandboxSpec)(nil),        // 6: staddle.resource.v1.SandboxSpec
-	(*timestamppb.Timestamp)(nil), // 7: google.protobuf.Timestamp
-	(*v1.Position)(nil),           // 8: staddle.resource.v1.Position
-	(*v1.SandboxStatus)(nil),      // 9: staddle.resource.v1.SandboxStatus
-	(*durationpb.Duration)(nil),   // 10: google.protobuf.Duration
+	nil,                           // 6: staddle.sandboxhost.v1.SandboxRecord.StopSignalsEntry
+	(*v1.SandboxSpec)(nil),        // 7: staddle.resource.v1.SandboxSpec
+	(*timestamppb.Timestamp)(nil), // 8: google.protobuf.Timestamp
+	(*v1.Position)(nil),           // 9: staddle.resource.v1.Position
+	(*v1.SandboxStatus)(nil),      // 10: staddle.resource.v1.SandboxStatus
+	(*durationpb.Duration)(nil),   // 11: google.protobuf.Duration
 }
 var file_staddle_sandboxhost_v1_record_proto_depIdxs = []int32{
-	6,  // 0: staddle.sandboxhost.v1.Wish.spec:type_name -> staddle.resource.v1.SandboxSpec
-	7,  // 1: staddle.sandboxhost.v1.Wish.accepted_at:type_name -> google.protobuf.Timestamp
-	8,  // 2: staddle.sandboxhost.v1.Wish.position:type_name -> staddle.resource.v1.Position
+	7,  // 0: staddle.sandboxhost.v1.Wish.spec:type_name -> staddle.resource.v1.SandboxSpec
+	8,  // 1: staddle.sandboxhost.v1.Wish.accepted_at:type_name -> google.protobuf.Timestamp
+	9,  // 2: staddle.sandboxhost.v1.Wish.position:type_name -> staddle.resource.v1.Position
 	1,  // 3: staddle.sandboxhost.v1.SandboxRecord.wish:type_name -> staddle.sandboxhost.v1.Wish
-	9,  // 4: staddle.sandboxhost.v1.SandboxRecord.status:type_name -> staddle.resource.v1.SandboxStatus
-	10, // 5: staddle.sandboxhost.v1.SandboxRecord.next_at_boottime:type_name -> google.protobuf.Duration
-	10, // 6: staddle.sandboxhost.v1.SandboxRecord.stop_sent_boottime:type_name -> google.protobuf.Duration
+	10, // 4: staddle.sandboxhost.v1.SandboxRecord.status:type_name -> staddle.resource.v1.SandboxStatus
+	11, // 5: staddle.sandboxhost.v1.SandboxRecord.next_at_boottime:type_name -> google.protobuf.Duration
+	11, // 6: staddle.sandboxhost.v1.SandboxRecord.stop_sent_boottime:type_name -> google.protobuf.Duration
 	0,  // 7: staddle.sandboxhost.v1.SandboxRecord.end:type_name -> staddle.sandboxhost.v1.AttemptEnd
-	10, // 8: staddle.sandboxhost.v1.SandboxRecord.running_since_boottime:type_name -> google.protobuf.Duration
+	11, // 8: staddle.sandboxhost.v1.SandboxRecord.running_since_boottime:type_name -> google.protobuf.Duration
 	3,  // 9: staddle.sandboxhost.v1.SandboxRecord.stops:type_name -> staddle.sandboxhost.v1.ContainerStop
-	10, // 10: staddle.sandboxhost.v1.ContainerStop.begun_boottime:type_name -> google.protobuf.Duration
-	7,  // 11: staddle.sandboxhost.v1.Tombstone.removed_at:type_name -> google.protobuf.Timestamp
-	1,  // 12: staddle.sandboxhost.v1.ContainerNote.wish:type_name -> staddle.sandboxhost.v1.Wish
-	13, // [13:13] is the sub-list for method output_type
-	13, // [13:13] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	6,  // 10: staddle.sandboxhost.v1.SandboxRecord.stop_signals:type_name -> staddle.sandboxhost.v1.SandboxRecord.StopSignalsEntry
+	11, // 11: staddle.sandboxhost.v1.ContainerStop.begun_boottime:type_name -> google.protobuf.Duration
+	8,  // 12: staddle.sandboxhost.v1.Tombstone.removed_at:type_name -> google.protobuf.Timestamp
+	1,  // 13: staddle.sandboxhost.v1.ContainerNote.wish:type_name -> staddle.sandboxhost.v1.Wish
+	14, // [14:14] is the sub-list for method output_type
+	14, // [14:14] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_staddle_sandboxhost_v1_record_proto_init() }
@@ -675,7 +692,7 @@ func file_staddle_sandboxhost_v1_record_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_staddle_sandboxhost_v1_record_proto_rawDesc), len(file_staddle_sandboxhost_v1_record_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   5,
+			NumMessages:   6,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

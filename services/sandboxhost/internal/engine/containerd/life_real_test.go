@@ -134,10 +134,10 @@ func pushed(t *testing.T) string {
 func TestEngine_KeepsExitWhileContainerdIsDown(t *testing.T) {
 	n := newNode(t)
 	ref := pushed(t)
-	during := attempt(t, ref, prog("exit-after", "1500", "7"), prog("sleep"))
+	during := attempt(t, ref, prog("exit-after", "10000", "7"), prog("sleep")) // long after containerd is down
 	before := attempt(t, ref, prog("exit", "5"))
 	after := attempt(t, ref, prog("sleep"))
-	for _, a := range []engine.Attempt{during, before, after} {
+	for _, a := range []engine.Attempt{before, after, during} {
 		n.run(t, a)
 	}
 	n.awaitExit(t, uidOf(before))

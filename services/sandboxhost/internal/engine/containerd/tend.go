@@ -27,8 +27,8 @@ func (e *Engine) tend(ctx context.Context, adopted <-chan struct{}) {
 	case <-ctx.Done():
 		return
 	}
-	network := sayer{e: e, what: "network not mended"}
-	shims := sayer{e: e, what: "shims not looked at"}
+	network := sayer{warn: func(err error) { e.log.Warn("network not mended", logging.Err(err)) }}
+	shims := sayer{warn: func(err error) { e.log.Warn("shims not looked at", logging.Err(err)) }}
 	still := map[int]id.Sandbox{}
 	for backoff.Wait(ctx, tendPeriod) == nil {
 		if !e.cfg.Network.Disable {
@@ -81,10 +81,9 @@ func isStopped(stat []byte) bool {
 	return strings.HasPrefix(state, "T") || strings.HasPrefix(state, "t")
 }
 
-// sayer logs what is wrong, once as long as it stays the same.
+// sayer warns of what is wrong, once as long as it stays the same.
 type sayer struct {
-	e    *Engine
-	what string
+	warn func(error)
 	said string
 }
 
@@ -94,6 +93,6 @@ func (s *sayer) say(ctx context.Context, err error) {
 		s.said = ""
 	case err.Error() != s.said && ctx.Err() == nil:
 		s.said = err.Error()
-		s.e.log.Warn(s.what, logging.Err(err))
+		s.warn(err)
 	}
 }

@@ -144,3 +144,9 @@ func ConfigHash(s string) slog.Attr { return slog.String("config_hash", s) }
 
 // Count is a number of things that the message names, key "count".
 func Count(n int) slog.Attr { return slog.Int("count", n) }
+
+// Secret names a secret; its values are never logged.
+func Secret(name string) slog.Attr { return slog.String("secret", name) }
+
+// Revision is a position in the coordinator's history.
+func Revision(n uint64) slog.Attr { return slog.Uint64("revision", n) }

@@ -12,6 +12,6 @@ func requests() []proto.Message {
 		&clusteraccessv1.GetResourceRequest{}, &clusteraccessv1.ListResourcesRequest{},
 		&clusteraccessv1.WatchResourcesRequest{}, &clusteraccessv1.ReportStatusRequest{},
 		&clusteraccessv1.RenewSessionRequest{}, &clusteraccessv1.EndSessionRequest{},
-		&clusteraccessv1.WatchAuthorityRequest{},
+		&clusteraccessv1.WatchAuthorityRequest{}, &clusteraccessv1.ResolveSecretsRequest{},
 	}
 }

@@ -26,10 +26,12 @@ import (
 	"staddle.internal/kit/run"
 	"staddle.internal/kit/version"
 
+	"staddle.internal/services/coordinator/internal/admit"
 	"staddle.internal/services/coordinator/internal/api"
 	"staddle.internal/services/coordinator/internal/etcd"
 	"staddle.internal/services/coordinator/internal/mirror"
 	"staddle.internal/services/coordinator/internal/pki"
+	"staddle.internal/services/coordinator/internal/secret"
 	"staddle.internal/services/coordinator/internal/session"
 	"staddle.internal/services/coordinator/internal/settings"
 	"staddle.internal/services/coordinator/internal/store"
@@ -126,6 +128,8 @@ func (s *parts) server() (*rpc.Server, error) {
 		&coordinatorv1.CreateResourceRequest{}, &coordinatorv1.UpdateResourceRequest{}, &coordinatorv1.UpdateResourceStatusRequest{},
 		&coordinatorv1.GetResourceRequest{}, &coordinatorv1.ListResourcesRequest{}, &coordinatorv1.DeleteResourceRequest{},
 		&coordinatorv1.WatchResourcesRequest{}, &coordinatorv1.RenewSessionRequest{}, &coordinatorv1.EndSessionRequest{},
+		&coordinatorv1.PutSecretRequest{}, &coordinatorv1.DeleteSecretRequest{}, &coordinatorv1.ListSecretsRequest{},
+		&coordinatorv1.RotateSecretKeyRequest{}, &coordinatorv1.ResolveSecretsRequest{},
 	)
 	if err != nil {
 		return nil, err
@@ -135,6 +139,9 @@ func (s *parts) server() (*rpc.Server, error) {
 		api.New(api.Config{TrustDomain: s.cfg.TrustDomain}, api.Deps{Store: s.store, Mirror: s.mirror}))
 	coordinatorv1.RegisterSessionServiceServer(server.GRPC(),
 		session.New(session.Config{TrustDomain: s.cfg.TrustDomain, Refused: refused(s.cfg)}, session.Deps{Store: s.store}))
+	coordinatorv1.RegisterSecretServiceServer(server.GRPC(), secret.New(
+		secret.Config{KeyFile: filepath.Join(s.Paths.Var(s.Name), "secrets.keys")},
+		secret.Deps{Store: s.store, Door: admit.Door{TrustDomain: s.cfg.TrustDomain, Mirror: s.mirror}, Log: s.Log}))
 	return server, nil
 }
 

@@ -3,6 +3,7 @@ module staddle.internal/services/coordinator
 go 1.26.7
 
 require (
+	github.com/tink-crypto/tink-go/v2 v2.9.0
 	go.etcd.io/etcd/api/v3 v3.7.3
 	go.etcd.io/etcd/client/v3 v3.7.3
 	go.etcd.io/etcd/server/v3 v3.7.3

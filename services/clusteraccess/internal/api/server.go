@@ -18,6 +18,7 @@ import (
 	"staddle.internal/kit/boottime"
 	"staddle.internal/kit/fault"
 	clusteraccessv1 "staddle.internal/proto/gen/staddle/clusteraccess/v1"
+	coordinatorv1 "staddle.internal/proto/gen/staddle/coordinator/v1"
 	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
 
 	"staddle.internal/services/clusteraccess/internal/link"
@@ -37,6 +38,7 @@ type coordinator interface {
 	Resource(ctx context.Context, kind resourcev1.Kind, uid string, at *resourcev1.Position) (*resourcev1.Resource, error)
 	Renew(ctx context.Context, session int64, ttl time.Duration) (link.Session, error)
 	End(ctx context.Context, session int64, workloadsKept bool) error
+	Secrets(ctx context.Context, uid string, tell func(*coordinatorv1.ResolveSecretsResponse) error) error
 }
 
 // reporter takes statuses.
@@ -181,4 +183,17 @@ func (s *Server) EndSession(ctx context.Context, req *clusteraccessv1.EndSession
 // WatchAuthority streams the authority.
 func (s *Server) WatchAuthority(_ *clusteraccessv1.WatchAuthorityRequest, stream grpc.ServerStreamingServer[clusteraccessv1.WatchAuthorityResponse]) error {
 	return s.deps.Authority.Follow(stream.Context(), stream.Send)
+}
+
+// ResolveSecrets passes values on and keeps none.
+func (s *Server) ResolveSecrets(req *clusteraccessv1.ResolveSecretsRequest, stream grpc.ServerStreamingServer[clusteraccessv1.ResolveSecretsResponse]) error {
+	return s.deps.Coordinator.Secrets(stream.Context(), req.GetSandboxUid(), func(from *coordinatorv1.ResolveSecretsResponse) error {
+		msg := &clusteraccessv1.ResolveSecretsResponse{}
+		if data := from.GetSecret(); data != nil {
+			msg.Event = &clusteraccessv1.ResolveSecretsResponse_Secret{Secret: data}
+		} else {
+			msg.Event = &clusteraccessv1.ResolveSecretsResponse_Missing{Missing: from.GetMissing()}
+		}
+		return stream.Send(msg)
+	})
 }

@@ -2,6 +2,8 @@ package link
 
 import (
 	"context"
+	"errors"
+	"io"
 	"time"
 
 	"google.golang.org/grpc"
@@ -20,6 +22,7 @@ const callTimeout = 5 * time.Second
 type Coordinator struct {
 	resources coordinatorv1.ResourceServiceClient
 	sessions  coordinatorv1.SessionServiceClient
+	secrets   coordinatorv1.SecretServiceClient
 	self      Self
 }
 
@@ -36,6 +39,7 @@ func NewCoordinator(conn grpc.ClientConnInterface, self Self) *Coordinator {
 	return &Coordinator{
 		resources: coordinatorv1.NewResourceServiceClient(conn),
 		sessions:  coordinatorv1.NewSessionServiceClient(conn),
+		secrets:   coordinatorv1.NewSecretServiceClient(conn),
 		self:      self,
 	}
 }
@@ -90,5 +94,23 @@ func (c *Coordinator) End(ctx context.Context, session int64, workloadsKept bool
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	_, err := c.sessions.EndSession(ctx, &coordinatorv1.EndSessionRequest{SessionId: session, WorkloadsKept: workloadsKept})
+	return err
+}
+
+// Secrets tells every message about the secrets of a sandbox until all values came.
+// It waits as long as something is missing.
+func (c *Coordinator) Secrets(ctx context.Context, uid string, tell func(*coordinatorv1.ResolveSecretsResponse) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := c.secrets.ResolveSecrets(ctx, &coordinatorv1.ResolveSecretsRequest{SandboxUid: uid, Instance: c.self.Instance})
+	for err == nil {
+		var msg *coordinatorv1.ResolveSecretsResponse
+		if msg, err = stream.Recv(); err == nil {
+			err = tell(msg)
+		}
+	}
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
 	return err
 }

@@ -20,8 +20,8 @@ import (
 
 	"staddle.internal/kit/fault"
 	"staddle.internal/kit/id"
-	"staddle.internal/kit/rpc"
 
+	"staddle.internal/services/coordinator/internal/admit"
 	"staddle.internal/services/coordinator/internal/mirror"
 	"staddle.internal/services/coordinator/internal/record"
 	"staddle.internal/services/coordinator/internal/rights"
@@ -51,24 +51,14 @@ type Resources struct {
 // New returns the service.
 func New(cfg Config, deps Deps) *Resources { return &Resources{cfg: cfg, deps: deps} }
 
-// caller reads who calls and refuses nodes that were removed.
-func (s *Resources) caller(ctx context.Context) (rights.Caller, error) {
-	c, err := rights.CallerOf(rpc.Caller(ctx), s.cfg.TrustDomain)
-	if err == nil && c.Node() != "" && s.deps.Mirror.Removed(c.Node()) {
-		return c, fault.WithReason(fault.New(fault.Denied, "serve node %s: it was removed", c.Node()), "NODE_REMOVED")
-	}
-	return c, err
+func (s *Resources) door() admit.Door {
+	return admit.Door{TrustDomain: s.cfg.TrustDomain, Mirror: s.deps.Mirror}
 }
 
-// oneMachine refuses a node while another machine has its session: a copy of its
-// identity must not get the node's records, and so not run its sandboxes twice.
+func (s *Resources) caller(ctx context.Context) (rights.Caller, error) { return s.door().Caller(ctx) }
+
 func (s *Resources) oneMachine(c rights.Caller, instance string) error {
-	open := s.deps.Mirror.Session(c.Node())
-	if c.Node() == "" || open.ID == 0 || open.Instance == instance {
-		return nil
-	}
-	return fault.WithReason(fault.New(fault.Denied,
-		"serve node %s: another machine, or an earlier boot, has its session for up to %s more", c.Node(), open.TTL()), "DUPLICATE_NODE")
+	return s.door().OneMachine(c, instance)
 }
 
 // GetResource reads one record from the store.

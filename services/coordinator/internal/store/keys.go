@@ -18,6 +18,7 @@ import (
 // nodes and terms are neighbours, so that one range holds all that is watched.
 //
 //	i             name of the history
+//	k             witness of the keys of secrets
 //	l/            election of the leading coordinator
 //	q/<hash>      uid made for a request id
 //	r/<kind>/<n>  record
@@ -25,9 +26,14 @@ import (
 //	t/<node>      mark that the node was removed
 //	term/<ulid>   term, by the revision at which it begins
 //	u/<uid>       kind and name of a record
+//	v/<name>      encrypted values of a secret
+//	w/<name>      what else is known of a secret
 type keys struct{ prefix string }
 
 func (k keys) incarnation() string          { return k.prefix + "i" }
+func (k keys) witness() string              { return k.prefix + "k" }
+func (k keys) sealed(secret string) string  { return k.prefix + "v/" + secret }
+func (k keys) aboutSecret(s string) string  { return k.prefix + "w/" + s }
 func (k keys) uid(uid string) string        { return k.prefix + "u/" + uid }
 func (k keys) session(node string) string   { return k.prefix + "s/" + node }
 func (k keys) removed(node string) string   { return k.prefix + "t/" + node }

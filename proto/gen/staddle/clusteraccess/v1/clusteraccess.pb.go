@@ -976,11 +976,144 @@ func (x *WatchAuthorityResponse) GetTtl() *durationpb.Duration {
 	return nil
 }
 
+// ResolveSecretsRequest names a sandbox.
+type ResolveSecretsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Uid of the sandbox.
+	SandboxUid    string `protobuf:"bytes,1,opt,name=sandbox_uid,json=sandboxUid,proto3" json:"sandbox_uid,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResolveSecretsRequest) Reset() {
+	*x = ResolveSecretsRequest{}
+	mi := &file_staddle_clusteraccess_v1_clusteraccess_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResolveSecretsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResolveSecretsRequest) ProtoMessage() {}
+
+func (x *ResolveSecretsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_staddle_clusteraccess_v1_clusteraccess_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResolveSecretsRequest.ProtoReflect.Descriptor instead.
+func (*ResolveSecretsRequest) Descriptor() ([]byte, []int) {
+	return file_staddle_clusteraccess_v1_clusteraccess_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *ResolveSecretsRequest) GetSandboxUid() string {
+	if x != nil {
+		return x.SandboxUid
+	}
+	return ""
+}
+
+// ResolveSecretsResponse is one message of the answer.
+type ResolveSecretsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What it says.
+	//
+	// Types that are valid to be assigned to Event:
+	//
+	//	*ResolveSecretsResponse_Missing
+	//	*ResolveSecretsResponse_Secret
+	Event         isResolveSecretsResponse_Event `protobuf_oneof:"event"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResolveSecretsResponse) Reset() {
+	*x = ResolveSecretsResponse{}
+	mi := &file_staddle_clusteraccess_v1_clusteraccess_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResolveSecretsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResolveSecretsResponse) ProtoMessage() {}
+
+func (x *ResolveSecretsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_staddle_clusteraccess_v1_clusteraccess_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResolveSecretsResponse.ProtoReflect.Descriptor instead.
+func (*ResolveSecretsResponse) Descriptor() ([]byte, []int) {
+	return file_staddle_clusteraccess_v1_clusteraccess_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *ResolveSecretsResponse) GetEvent() isResolveSecretsResponse_Event {
+	if x != nil {
+		return x.Event
+	}
+	return nil
+}
+
+func (x *ResolveSecretsResponse) GetMissing() string {
+	if x != nil {
+		if x, ok := x.Event.(*ResolveSecretsResponse_Missing); ok {
+			return x.Missing
+		}
+	}
+	return ""
+}
+
+func (x *ResolveSecretsResponse) GetSecret() *v1.SecretData {
+	if x != nil {
+		if x, ok := x.Event.(*ResolveSecretsResponse_Secret); ok {
+			return x.Secret
+		}
+	}
+	return nil
+}
+
+type isResolveSecretsResponse_Event interface {
+	isResolveSecretsResponse_Event()
+}
+
+type ResolveSecretsResponse_Missing struct {
+	// What is missing, in one sentence for people. Values follow once nothing is.
+	Missing string `protobuf:"bytes,1,opt,name=missing,proto3,oneof"`
+}
+
+type ResolveSecretsResponse_Secret struct {
+	// One secret, with the keys that are referred to.
+	Secret *v1.SecretData `protobuf:"bytes,2,opt,name=secret,proto3,oneof"`
+}
+
+func (*ResolveSecretsResponse_Missing) isResolveSecretsResponse_Event() {}
+
+func (*ResolveSecretsResponse_Secret) isResolveSecretsResponse_Event() {}
+
 var File_staddle_clusteraccess_v1_clusteraccess_proto protoreflect.FileDescriptor
 
 const file_staddle_clusteraccess_v1_clusteraccess_proto_rawDesc = "" +
 	"\n" +
-	",staddle/clusteraccess/v1/clusteraccess.proto\x12\x18staddle.clusteraccess.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a staddle/options/v1/options.proto\x1a\"staddle/resource/v1/resource.proto\"\xd6\x01\n" +
+	",staddle/clusteraccess/v1/clusteraccess.proto\x12\x18staddle.clusteraccess.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a staddle/options/v1/options.proto\x1a\"staddle/resource/v1/resource.proto\x1a staddle/resource/v1/secret.proto\"\xd6\x01\n" +
 	"\vMirrorState\x12\x12\n" +
 	"\x04live\x18\x01 \x01(\bR\x04live\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x12 \n" +
@@ -1038,7 +1171,14 @@ const file_staddle_clusteraccess_v1_clusteraccess_proto_rawDesc = "" +
 	"\aboot_id\x18\x01 \x01(\tR\x06bootId\x128\n" +
 	"\n" +
 	"renewed_at\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\trenewedAt\x12+\n" +
-	"\x03ttl\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x03ttl2\x8b\a\n" +
+	"\x03ttl\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x03ttl\"B\n" +
+	"\x15ResolveSecretsRequest\x12)\n" +
+	"\vsandbox_uid\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x98\x01\x1aR\n" +
+	"sandboxUid\"x\n" +
+	"\x16ResolveSecretsResponse\x12\x1a\n" +
+	"\amissing\x18\x01 \x01(\tH\x00R\amissing\x129\n" +
+	"\x06secret\x18\x02 \x01(\v2\x1f.staddle.resource.v1.SecretDataH\x00R\x06secretB\a\n" +
+	"\x05event2\x8f\b\n" +
 	"\x14ClusterAccessService\x12y\n" +
 	"\vGetResource\x12,.staddle.clusteraccess.v1.GetResourceRequest\x1a-.staddle.clusteraccess.v1.GetResourceResponse\"\r\x8a\xb5\x18\x06\n" +
 	"\x04\x01\x06\x04\a\x90\x02\x01\x12\x7f\n" +
@@ -1056,7 +1196,10 @@ const file_staddle_clusteraccess_v1_clusteraccess_proto_rawDesc = "" +
 	"\x8a\xb5\x18\x03\n" +
 	"\x01\a\x90\x02\x02\x12\x82\x01\n" +
 	"\x0eWatchAuthority\x12/.staddle.clusteraccess.v1.WatchAuthorityRequest\x1a0.staddle.clusteraccess.v1.WatchAuthorityResponse\"\v\x8a\xb5\x18\x04\n" +
-	"\x02\x01\x05\x90\x02\x010\x01B\xf9\x01\n" +
+	"\x02\x01\x05\x90\x02\x010\x01\x12\x81\x01\n" +
+	"\x0eResolveSecrets\x12/.staddle.clusteraccess.v1.ResolveSecretsRequest\x1a0.staddle.clusteraccess.v1.ResolveSecretsResponse\"\n" +
+	"\x8a\xb5\x18\x03\n" +
+	"\x01\x05\x90\x02\x010\x01B\xf9\x01\n" +
 	"\x1ccom.staddle.clusteraccess.v1B\x12ClusteraccessProtoP\x01ZCstaddle.internal/proto/gen/staddle/clusteraccess/v1;clusteraccessv1\xa2\x02\x03SCX\xaa\x02\x18Staddle.Clusteraccess.V1\xca\x02\x18Staddle\\Clusteraccess\\V1\xe2\x02$Staddle\\Clusteraccess\\V1\\GPBMetadata\xea\x02\x1aStaddle::Clusteraccess::V1b\x06proto3"
 
 var (
@@ -1071,7 +1214,7 @@ func file_staddle_clusteraccess_v1_clusteraccess_proto_rawDescGZIP() []byte {
 	return file_staddle_clusteraccess_v1_clusteraccess_proto_rawDescData
 }
 
-var file_staddle_clusteraccess_v1_clusteraccess_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_staddle_clusteraccess_v1_clusteraccess_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_staddle_clusteraccess_v1_clusteraccess_proto_goTypes = []any{
 	(*MirrorState)(nil),            // 0: staddle.clusteraccess.v1.MirrorState
 	(*GetResourceRequest)(nil),     // 1: staddle.clusteraccess.v1.GetResourceRequest
@@ -1089,49 +1232,55 @@ var file_staddle_clusteraccess_v1_clusteraccess_proto_goTypes = []any{
 	(*EndSessionResponse)(nil),     // 13: staddle.clusteraccess.v1.EndSessionResponse
 	(*WatchAuthorityRequest)(nil),  // 14: staddle.clusteraccess.v1.WatchAuthorityRequest
 	(*WatchAuthorityResponse)(nil), // 15: staddle.clusteraccess.v1.WatchAuthorityResponse
-	(*timestamppb.Timestamp)(nil),  // 16: google.protobuf.Timestamp
-	(v1.Kind)(0),                   // 17: staddle.resource.v1.Kind
-	(*v1.Position)(nil),            // 18: staddle.resource.v1.Position
-	(*v1.Resource)(nil),            // 19: staddle.resource.v1.Resource
-	(*durationpb.Duration)(nil),    // 20: google.protobuf.Duration
+	(*ResolveSecretsRequest)(nil),  // 16: staddle.clusteraccess.v1.ResolveSecretsRequest
+	(*ResolveSecretsResponse)(nil), // 17: staddle.clusteraccess.v1.ResolveSecretsResponse
+	(*timestamppb.Timestamp)(nil),  // 18: google.protobuf.Timestamp
+	(v1.Kind)(0),                   // 19: staddle.resource.v1.Kind
+	(*v1.Position)(nil),            // 20: staddle.resource.v1.Position
+	(*v1.Resource)(nil),            // 21: staddle.resource.v1.Resource
+	(*durationpb.Duration)(nil),    // 22: google.protobuf.Duration
+	(*v1.SecretData)(nil),          // 23: staddle.resource.v1.SecretData
 }
 var file_staddle_clusteraccess_v1_clusteraccess_proto_depIdxs = []int32{
-	16, // 0: staddle.clusteraccess.v1.MirrorState.since:type_name -> google.protobuf.Timestamp
-	17, // 1: staddle.clusteraccess.v1.GetResourceRequest.kind:type_name -> staddle.resource.v1.Kind
-	18, // 2: staddle.clusteraccess.v1.GetResourceRequest.position:type_name -> staddle.resource.v1.Position
-	19, // 3: staddle.clusteraccess.v1.GetResourceResponse.resource:type_name -> staddle.resource.v1.Resource
-	17, // 4: staddle.clusteraccess.v1.ListResourcesRequest.kind:type_name -> staddle.resource.v1.Kind
-	19, // 5: staddle.clusteraccess.v1.ListResourcesResponse.resources:type_name -> staddle.resource.v1.Resource
+	18, // 0: staddle.clusteraccess.v1.MirrorState.since:type_name -> google.protobuf.Timestamp
+	19, // 1: staddle.clusteraccess.v1.GetResourceRequest.kind:type_name -> staddle.resource.v1.Kind
+	20, // 2: staddle.clusteraccess.v1.GetResourceRequest.position:type_name -> staddle.resource.v1.Position
+	21, // 3: staddle.clusteraccess.v1.GetResourceResponse.resource:type_name -> staddle.resource.v1.Resource
+	19, // 4: staddle.clusteraccess.v1.ListResourcesRequest.kind:type_name -> staddle.resource.v1.Kind
+	21, // 5: staddle.clusteraccess.v1.ListResourcesResponse.resources:type_name -> staddle.resource.v1.Resource
 	0,  // 6: staddle.clusteraccess.v1.ListResourcesResponse.mirror:type_name -> staddle.clusteraccess.v1.MirrorState
-	17, // 7: staddle.clusteraccess.v1.WatchResourcesRequest.kinds:type_name -> staddle.resource.v1.Kind
-	19, // 8: staddle.clusteraccess.v1.WatchResourcesResponse.changed:type_name -> staddle.resource.v1.Resource
-	19, // 9: staddle.clusteraccess.v1.WatchResourcesResponse.deleted:type_name -> staddle.resource.v1.Resource
+	19, // 7: staddle.clusteraccess.v1.WatchResourcesRequest.kinds:type_name -> staddle.resource.v1.Kind
+	21, // 8: staddle.clusteraccess.v1.WatchResourcesResponse.changed:type_name -> staddle.resource.v1.Resource
+	21, // 9: staddle.clusteraccess.v1.WatchResourcesResponse.deleted:type_name -> staddle.resource.v1.Resource
 	0,  // 10: staddle.clusteraccess.v1.WatchResourcesResponse.mirror:type_name -> staddle.clusteraccess.v1.MirrorState
 	7,  // 11: staddle.clusteraccess.v1.WatchResourcesResponse.snapshot:type_name -> staddle.clusteraccess.v1.SnapshotStart
-	19, // 12: staddle.clusteraccess.v1.ReportStatusRequest.resources:type_name -> staddle.resource.v1.Resource
-	20, // 13: staddle.clusteraccess.v1.RenewSessionRequest.ttl:type_name -> google.protobuf.Duration
-	20, // 14: staddle.clusteraccess.v1.RenewSessionResponse.ttl:type_name -> google.protobuf.Duration
-	20, // 15: staddle.clusteraccess.v1.WatchAuthorityResponse.renewed_at:type_name -> google.protobuf.Duration
-	20, // 16: staddle.clusteraccess.v1.WatchAuthorityResponse.ttl:type_name -> google.protobuf.Duration
-	1,  // 17: staddle.clusteraccess.v1.ClusterAccessService.GetResource:input_type -> staddle.clusteraccess.v1.GetResourceRequest
-	3,  // 18: staddle.clusteraccess.v1.ClusterAccessService.ListResources:input_type -> staddle.clusteraccess.v1.ListResourcesRequest
-	5,  // 19: staddle.clusteraccess.v1.ClusterAccessService.WatchResources:input_type -> staddle.clusteraccess.v1.WatchResourcesRequest
-	8,  // 20: staddle.clusteraccess.v1.ClusterAccessService.ReportStatus:input_type -> staddle.clusteraccess.v1.ReportStatusRequest
-	10, // 21: staddle.clusteraccess.v1.ClusterAccessService.RenewSession:input_type -> staddle.clusteraccess.v1.RenewSessionRequest
-	12, // 22: staddle.clusteraccess.v1.ClusterAccessService.EndSession:input_type -> staddle.clusteraccess.v1.EndSessionRequest
-	14, // 23: staddle.clusteraccess.v1.ClusterAccessService.WatchAuthority:input_type -> staddle.clusteraccess.v1.WatchAuthorityRequest
-	2,  // 24: staddle.clusteraccess.v1.ClusterAccessService.GetResource:output_type -> staddle.clusteraccess.v1.GetResourceResponse
-	4,  // 25: staddle.clusteraccess.v1.ClusterAccessService.ListResources:output_type -> staddle.clusteraccess.v1.ListResourcesResponse
-	6,  // 26: staddle.clusteraccess.v1.ClusterAccessService.WatchResources:output_type -> staddle.clusteraccess.v1.WatchResourcesResponse
-	9,  // 27: staddle.clusteraccess.v1.ClusterAccessService.ReportStatus:output_type -> staddle.clusteraccess.v1.ReportStatusResponse
-	11, // 28: staddle.clusteraccess.v1.ClusterAccessService.RenewSession:output_type -> staddle.clusteraccess.v1.RenewSessionResponse
-	13, // 29: staddle.clusteraccess.v1.ClusterAccessService.EndSession:output_type -> staddle.clusteraccess.v1.EndSessionResponse
-	15, // 30: staddle.clusteraccess.v1.ClusterAccessService.WatchAuthority:output_type -> staddle.clusteraccess.v1.WatchAuthorityResponse
-	24, // [24:31] is the sub-list for method output_type
-	17, // [17:24] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	21, // 12: staddle.clusteraccess.v1.ReportStatusRequest.resources:type_name -> staddle.resource.v1.Resource
+	22, // 13: staddle.clusteraccess.v1.RenewSessionRequest.ttl:type_name -> google.protobuf.Duration
+	22, // 14: staddle.clusteraccess.v1.RenewSessionResponse.ttl:type_name -> google.protobuf.Duration
+	22, // 15: staddle.clusteraccess.v1.WatchAuthorityResponse.renewed_at:type_name -> google.protobuf.Duration
+	22, // 16: staddle.clusteraccess.v1.WatchAuthorityResponse.ttl:type_name -> google.protobuf.Duration
+	23, // 17: staddle.clusteraccess.v1.ResolveSecretsResponse.secret:type_name -> staddle.resource.v1.SecretData
+	1,  // 18: staddle.clusteraccess.v1.ClusterAccessService.GetResource:input_type -> staddle.clusteraccess.v1.GetResourceRequest
+	3,  // 19: staddle.clusteraccess.v1.ClusterAccessService.ListResources:input_type -> staddle.clusteraccess.v1.ListResourcesRequest
+	5,  // 20: staddle.clusteraccess.v1.ClusterAccessService.WatchResources:input_type -> staddle.clusteraccess.v1.WatchResourcesRequest
+	8,  // 21: staddle.clusteraccess.v1.ClusterAccessService.ReportStatus:input_type -> staddle.clusteraccess.v1.ReportStatusRequest
+	10, // 22: staddle.clusteraccess.v1.ClusterAccessService.RenewSession:input_type -> staddle.clusteraccess.v1.RenewSessionRequest
+	12, // 23: staddle.clusteraccess.v1.ClusterAccessService.EndSession:input_type -> staddle.clusteraccess.v1.EndSessionRequest
+	14, // 24: staddle.clusteraccess.v1.ClusterAccessService.WatchAuthority:input_type -> staddle.clusteraccess.v1.WatchAuthorityRequest
+	16, // 25: staddle.clusteraccess.v1.ClusterAccessService.ResolveSecrets:input_type -> staddle.clusteraccess.v1.ResolveSecretsRequest
+	2,  // 26: staddle.clusteraccess.v1.ClusterAccessService.GetResource:output_type -> staddle.clusteraccess.v1.GetResourceResponse
+	4,  // 27: staddle.clusteraccess.v1.ClusterAccessService.ListResources:output_type -> staddle.clusteraccess.v1.ListResourcesResponse
+	6,  // 28: staddle.clusteraccess.v1.ClusterAccessService.WatchResources:output_type -> staddle.clusteraccess.v1.WatchResourcesResponse
+	9,  // 29: staddle.clusteraccess.v1.ClusterAccessService.ReportStatus:output_type -> staddle.clusteraccess.v1.ReportStatusResponse
+	11, // 30: staddle.clusteraccess.v1.ClusterAccessService.RenewSession:output_type -> staddle.clusteraccess.v1.RenewSessionResponse
+	13, // 31: staddle.clusteraccess.v1.ClusterAccessService.EndSession:output_type -> staddle.clusteraccess.v1.EndSessionResponse
+	15, // 32: staddle.clusteraccess.v1.ClusterAccessService.WatchAuthority:output_type -> staddle.clusteraccess.v1.WatchAuthorityResponse
+	17, // 33: staddle.clusteraccess.v1.ClusterAccessService.ResolveSecrets:output_type -> staddle.clusteraccess.v1.ResolveSecretsResponse
+	26, // [26:34] is the sub-list for method output_type
+	18, // [18:26] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_staddle_clusteraccess_v1_clusteraccess_proto_init() }
@@ -1145,13 +1294,17 @@ func file_staddle_clusteraccess_v1_clusteraccess_proto_init() {
 		(*WatchResourcesResponse_Mirror)(nil),
 		(*WatchResourcesResponse_Snapshot)(nil),
 	}
+	file_staddle_clusteraccess_v1_clusteraccess_proto_msgTypes[17].OneofWrappers = []any{
+		(*ResolveSecretsResponse_Missing)(nil),
+		(*ResolveSecretsResponse_Secret)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_staddle_clusteraccess_v1_clusteraccess_proto_rawDesc), len(file_staddle_clusteraccess_v1_clusteraccess_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   16,
+			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -29,6 +29,7 @@ const (
 	ClusterAccessService_RenewSession_FullMethodName   = "/staddle.clusteraccess.v1.ClusterAccessService/RenewSession"
 	ClusterAccessService_EndSession_FullMethodName     = "/staddle.clusteraccess.v1.ClusterAccessService/EndSession"
 	ClusterAccessService_WatchAuthority_FullMethodName = "/staddle.clusteraccess.v1.ClusterAccessService/WatchAuthority"
+	ClusterAccessService_ResolveSecrets_FullMethodName = "/staddle.clusteraccess.v1.ClusterAccessService/ResolveSecrets"
 )
 
 // ClusterAccessServiceClient is the client API for ClusterAccessService service.
@@ -74,6 +75,13 @@ type ClusterAccessServiceClient interface {
 	// changes. A slow reader skips states. Safe to repeat. Returns Unavailable when the
 	// process stops.
 	WatchAuthority(ctx context.Context, in *WatchAuthorityRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchAuthorityResponse], error)
+	// ResolveSecrets sends the values that the spec of a sandbox of this node refers to,
+	// one secret per message, and ends; while some are not there, what is missing, and
+	// waits. It passes the question on to the coordinator and keeps nothing. Values before
+	// an error are not all. Safe to repeat. Returns what the coordinator returns: NotFound
+	// if there is no such sandbox; Denied if it is not this node's; Invalid if it refers to
+	// too many; Unavailable while the coordinator cannot be reached.
+	ResolveSecrets(ctx context.Context, in *ResolveSecretsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ResolveSecretsResponse], error)
 }
 
 type clusterAccessServiceClient struct {
@@ -172,6 +180,25 @@ func (c *clusterAccessServiceClient) WatchAuthority(ctx context.Context, in *Wat
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type ClusterAccessService_WatchAuthorityClient = grpc.ServerStreamingClient[WatchAuthorityResponse]
 
+func (c *clusterAccessServiceClient) ResolveSecrets(ctx context.Context, in *ResolveSecretsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ResolveSecretsResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &ClusterAccessService_ServiceDesc.Streams[2], ClusterAccessService_ResolveSecrets_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[ResolveSecretsRequest, ResolveSecretsResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type ClusterAccessService_ResolveSecretsClient = grpc.ServerStreamingClient[ResolveSecretsResponse]
+
 // ClusterAccessServiceServer is the server API for ClusterAccessService service.
 // All implementations must embed UnimplementedClusterAccessServiceServer
 // for forward compatibility.
@@ -215,6 +242,13 @@ type ClusterAccessServiceServer interface {
 	// changes. A slow reader skips states. Safe to repeat. Returns Unavailable when the
 	// process stops.
 	WatchAuthority(*WatchAuthorityRequest, grpc.ServerStreamingServer[WatchAuthorityResponse]) error
+	// ResolveSecrets sends the values that the spec of a sandbox of this node refers to,
+	// one secret per message, and ends; while some are not there, what is missing, and
+	// waits. It passes the question on to the coordinator and keeps nothing. Values before
+	// an error are not all. Safe to repeat. Returns what the coordinator returns: NotFound
+	// if there is no such sandbox; Denied if it is not this node's; Invalid if it refers to
+	// too many; Unavailable while the coordinator cannot be reached.
+	ResolveSecrets(*ResolveSecretsRequest, grpc.ServerStreamingServer[ResolveSecretsResponse]) error
 	mustEmbedUnimplementedClusterAccessServiceServer()
 }
 
@@ -245,6 +279,9 @@ func (UnimplementedClusterAccessServiceServer) EndSession(context.Context, *EndS
 }
 func (UnimplementedClusterAccessServiceServer) WatchAuthority(*WatchAuthorityRequest, grpc.ServerStreamingServer[WatchAuthorityResponse]) error {
 	return status.Error(codes.Unimplemented, "method WatchAuthority not implemented")
+}
+func (UnimplementedClusterAccessServiceServer) ResolveSecrets(*ResolveSecretsRequest, grpc.ServerStreamingServer[ResolveSecretsResponse]) error {
+	return status.Error(codes.Unimplemented, "method ResolveSecrets not implemented")
 }
 func (UnimplementedClusterAccessServiceServer) mustEmbedUnimplementedClusterAccessServiceServer() {}
 func (UnimplementedClusterAccessServiceServer) testEmbeddedByValue()                              {}
@@ -379,6 +416,17 @@ func _ClusterAccessService_WatchAuthority_Handler(srv interface{}, stream grpc.S
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type ClusterAccessService_WatchAuthorityServer = grpc.ServerStreamingServer[WatchAuthorityResponse]
 
+func _ClusterAccessService_ResolveSecrets_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(ResolveSecretsRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(ClusterAccessServiceServer).ResolveSecrets(m, &grpc.GenericServerStream[ResolveSecretsRequest, ResolveSecretsResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type ClusterAccessService_ResolveSecretsServer = grpc.ServerStreamingServer[ResolveSecretsResponse]
+
 // ClusterAccessService_ServiceDesc is the grpc.ServiceDesc for ClusterAccessService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -416,6 +464,11 @@ var ClusterAccessService_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "WatchAuthority",
 			Handler:       _ClusterAccessService_WatchAuthority_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "ResolveSecrets",
+			Handler:       _ClusterAccessService_ResolveSecrets_Handler,
 			ServerStreams: true,
 		},
 	},

@@ -631,7 +631,7 @@ type ContainerSpec struct {
 	// is given. At most 1024 items, none with a zero byte.
 	Args []string `protobuf:"bytes,4,rep,name=args,proto3" json:"args,omitempty"`
 	// Environment in addition to the image's; at most 512 entries with different
-	// names. Values are not secret: they are stored and shown.
+	// names. Values that stand here are not secret: they are stored and shown.
 	Env []*EnvironmentVariable `protobuf:"bytes,5,rep,name=env,proto3" json:"env,omitempty"`
 	// Working directory. Unset means the image's; else an absolute path.
 	WorkingDir string `protobuf:"bytes,6,opt,name=working_dir,json=workingDir,proto3" json:"working_dir,omitempty"`
@@ -697,7 +697,15 @@ type ContainerSpec struct {
 	Tty bool `protobuf:"varint,18,opt,name=tty,proto3" json:"tty,omitempty"`
 	// True keeps its standard input open: a program that reads it waits. Otherwise it
 	// is at its end from the beginning.
-	Stdin         bool `protobuf:"varint,19,opt,name=stdin,proto3" json:"stdin,omitempty"`
+	Stdin bool `protobuf:"varint,19,opt,name=stdin,proto3" json:"stdin,omitempty"`
+	// True starts it under staddle-init, a small first process of 3 MiB and 8 threads
+	// that counts against its limits: it hands signals on, takes in the ends of processes
+	// that lost their parent, and ends with the code of the container's program, 127 if
+	// that is not in the image, 126 if it cannot be executed. Environment from a secret
+	// needs it, and has it in any case.
+	InitProcess bool `protobuf:"varint,60,opt,name=init_process,json=initProcess,proto3" json:"init_process,omitempty"`
+	// Secrets to mount; at most 16.
+	Secrets       []*SecretMount `protobuf:"bytes,61,rep,name=secrets,proto3" json:"secrets,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -928,6 +936,20 @@ func (x *ContainerSpec) GetStdin() bool {
 	return false
 }
 
+func (x *ContainerSpec) GetInitProcess() bool {
+	if x != nil {
+		return x.InitProcess
+	}
+	return false
+}
+
+func (x *ContainerSpec) GetSecrets() []*SecretMount {
+	if x != nil {
+		return x.Secrets
+	}
+	return nil
+}
+
 // HostEntry is one line of /etc/hosts.
 type HostEntry struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1056,6 +1078,10 @@ type EnvironmentVariable struct {
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Value, at most 128 KiB, without a zero byte. Empty is a value.
 	Value string `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
+	// A value of a secret, in place of value, of at most 64 KiB and without a zero byte.
+	// It is set by staddle-init, as of init_process, and stands in no record. Commands
+	// beside the main process see it too.
+	Secret *SecretReference `protobuf:"bytes,3,opt,name=secret,proto3" json:"secret,omitempty"`
 	// What the sandbox knows of itself, in place of value.
 	From          SandboxField `protobuf:"varint,4,opt,name=from,proto3,enum=staddle.resource.v1.SandboxField" json:"from,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1104,6 +1130,13 @@ func (x *EnvironmentVariable) GetValue() string {
 		return x.Value
 	}
 	return ""
+}
+
+func (x *EnvironmentVariable) GetSecret() *SecretReference {
+	if x != nil {
+		return x.Secret
+	}
+	return nil
 }
 
 func (x *EnvironmentVariable) GetFrom() SandboxField {
@@ -1810,7 +1843,7 @@ var File_staddle_resource_v1_sandbox_proto protoreflect.FileDescriptor
 
 const file_staddle_resource_v1_sandbox_proto_rawDesc = "" +
 	"\n" +
-	"!staddle/resource/v1/sandbox.proto\x12\x13staddle.resource.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1estaddle/resource/v1/node.proto\x1a'staddle/resource/v1/sandbox_image.proto\x1a&staddle/resource/v1/sandbox_life.proto\x1a'staddle/resource/v1/sandbox_mount.proto\x1a'staddle/resource/v1/sandbox_probe.proto\x1a*staddle/resource/v1/sandbox_security.proto\"\xc0\x01\n" +
+	"!staddle/resource/v1/sandbox.proto\x12\x13staddle.resource.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1estaddle/resource/v1/node.proto\x1a'staddle/resource/v1/sandbox_image.proto\x1a&staddle/resource/v1/sandbox_life.proto\x1a'staddle/resource/v1/sandbox_mount.proto\x1a'staddle/resource/v1/sandbox_probe.proto\x1a*staddle/resource/v1/sandbox_security.proto\x1a staddle/resource/v1/secret.proto\"\xc0\x01\n" +
 	"\aSandbox\x124\n" +
 	"\x04spec\x18\x01 \x01(\v2 .staddle.resource.v1.SandboxSpecR\x04spec\x12C\n" +
 	"\tplacement\x18\x02 \x01(\v2%.staddle.resource.v1.SandboxPlacementR\tplacement\x12:\n" +
@@ -1848,7 +1881,7 @@ const file_staddle_resource_v1_sandbox_proto_rawDesc = "" +
 	"\x10DisconnectPolicy\x12K\n" +
 	"\n" +
 	"stop_after\x18\x01 \x01(\v2\x19.google.protobuf.DurationB\x11\xbaH\x0e\xaa\x01\v\"\x05\b\x80\x9a\x9e\x012\x02\b\n" +
-	"R\tstopAfter\"\xa4\x13\n" +
+	"R\tstopAfter\"\xab\x14\n" +
 	"\rContainerSpec\x12>\n" +
 	"\x04name\x18\x01 \x01(\tB*\xbaH'r%\x10\x01\x18 2\x1f^[a-z0-9]([-a-z0-9]*[a-z0-9])?$R\x04name\x12 \n" +
 	"\x05image\x18\x02 \x01(\tB\n" +
@@ -1887,8 +1920,10 @@ const file_staddle_resource_v1_sandbox_proto_rawDesc = "" +
 	"\bsecurity\x18\x10 \x01(\v2!.staddle.resource.v1.SecuritySpecR\bsecurity\x12;\n" +
 	"\x06groups\x18\x11 \x03(\tB#\xbaH \x92\x01\x1d\x10 \"\x19r\x17\x10\x01\x18@2\x11^[A-Za-z0-9_.-]+$R\x06groups\x12\x10\n" +
 	"\x03tty\x18\x12 \x01(\bR\x03tty\x12\x14\n" +
-	"\x05stdin\x18\x13 \x01(\bR\x05stdin:\xc9\x03\xbaH\xc5\x03\x1a\xe4\x01\n" +
-	"\x13mounts.unique_paths\x12.no two mounts of a container may have one path\x1a\x9c\x01(this.disks.map(m, m.path) + this.tmpfs.map(m, m.path) + this.files.map(m, m.path) + this.scratch.map(m, m.path) + this.host_mounts.map(m, m.path)).unique()\x1a\xdb\x01\n" +
+	"\x05stdin\x18\x13 \x01(\bR\x05stdin\x12!\n" +
+	"\finit_process\x18< \x01(\bR\vinitProcess\x12D\n" +
+	"\asecrets\x18= \x03(\v2 .staddle.resource.v1.SecretMountB\b\xbaH\x05\x92\x01\x02\x10\x10R\asecrets:\xe7\x03\xbaH\xe3\x03\x1a\x82\x02\n" +
+	"\x13mounts.unique_paths\x12.no two mounts of a container may have one path\x1a\xba\x01(this.disks.map(m, m.path) + this.tmpfs.map(m, m.path) + this.files.map(m, m.path) + this.scratch.map(m, m.path) + this.host_mounts.map(m, m.path) + this.secrets.map(m, m.path)).unique()\x1a\xdb\x01\n" +
 	"\x13container.init_ends\x122an init container has no pre_stop, probes or ports\x1a\x8f\x01!this.init || !(has(this.pre_stop) || has(this.startup_probe) || has(this.liveness_probe) || has(this.readiness_probe) || size(this.ports) > 0)B\x13\n" +
 	"\x11_oom_score_adjust\"\x85\x01\n" +
 	"\tHostEntry\x12!\n" +
@@ -1900,13 +1935,14 @@ const file_staddle_resource_v1_sandbox_proto_rawDesc = "" +
 	"\x04soft\x18\x02 \x01(\x03B\x10\xbaH\r\"\v(\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01R\x04soft\x12)\n" +
 	"\x04hard\x18\x03 \x01(\x03B\x10\xbaH\r\"\v(\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01H\x00R\x04hard\x88\x01\x01:\x8c\x01\xbaH\x88\x01\x1a\x85\x01\n" +
 	"\fulimit.order\x12\"soft must not be greater than hard\x1aQ!has(this.hard) || this.hard == -1 || (this.soft != -1 && this.soft <= this.hard)B\a\n" +
-	"\x05_hard\"\xab\x02\n" +
+	"\x05_hard\"\xcc\x03\n" +
 	"\x13EnvironmentVariable\x126\n" +
 	"\x04name\x18\x01 \x01(\tB\"\xbaH\x1fr\x1d\x18\x80\x022\x18^[A-Za-z_][A-Za-z0-9_]*$R\x04name\x12+\n" +
 	"\x05value\x18\x02 \x01(\tB\x15\xbaH\x12r\x10(\x80\x80\b2\n" +
-	"^[^\\x00]*$R\x05value\x12?\n" +
-	"\x04from\x18\x04 \x01(\x0e2!.staddle.resource.v1.SandboxFieldB\b\xbaH\x05\x82\x01\x02\x10\x01R\x04from:n\xbaHk\x1ai\n" +
-	"\x0eenv.one_source\x123a variable has a value or is from a field, not both\x1a\"this.from == 0 || this.value == ''\"\xd2\x04\n" +
+	"^[^\\x00]*$R\x05value\x12<\n" +
+	"\x06secret\x18\x03 \x01(\v2$.staddle.resource.v1.SecretReferenceR\x06secret\x12?\n" +
+	"\x04from\x18\x04 \x01(\x0e2!.staddle.resource.v1.SandboxFieldB\b\xbaH\x05\x82\x01\x02\x10\x01R\x04from:\xd0\x01\xbaH\xcc\x01\x1a\xc9\x01\n" +
+	"\x0eenv.one_source\x12Ra variable has a value, is from a field, or is from a secret, and only one of them\x1ac(this.from == 0 || this.value == '') && (!has(this.secret) || (this.from == 0 && this.value == ''))\"\xd2\x04\n" +
 	"\x0eResourceLimits\x12=\n" +
 	"\x12memory_limit_bytes\x18\x01 \x01(\x03B\n" +
 	"\xbaH\a\"\x05(\x80\x80\x80\x03H\x00R\x10memoryLimitBytes\x88\x01\x01\x12B\n" +
@@ -2070,8 +2106,10 @@ var file_staddle_resource_v1_sandbox_proto_goTypes = []any{
 	(*ScratchMount)(nil),          // 30: staddle.resource.v1.ScratchMount
 	(*HostMount)(nil),             // 31: staddle.resource.v1.HostMount
 	(*SecuritySpec)(nil),          // 32: staddle.resource.v1.SecuritySpec
-	(*timestamppb.Timestamp)(nil), // 33: google.protobuf.Timestamp
-	(*Condition)(nil),             // 34: staddle.resource.v1.Condition
+	(*SecretMount)(nil),           // 33: staddle.resource.v1.SecretMount
+	(*SecretReference)(nil),       // 34: staddle.resource.v1.SecretReference
+	(*timestamppb.Timestamp)(nil), // 35: google.protobuf.Timestamp
+	(*Condition)(nil),             // 36: staddle.resource.v1.Condition
 }
 var file_staddle_resource_v1_sandbox_proto_depIdxs = []int32{
 	6,  // 0: staddle.resource.v1.Sandbox.spec:type_name -> staddle.resource.v1.SandboxSpec
@@ -2105,28 +2143,30 @@ var file_staddle_resource_v1_sandbox_proto_depIdxs = []int32{
 	31, // 28: staddle.resource.v1.ContainerSpec.host_mounts:type_name -> staddle.resource.v1.HostMount
 	10, // 29: staddle.resource.v1.ContainerSpec.ulimits:type_name -> staddle.resource.v1.Ulimit
 	32, // 30: staddle.resource.v1.ContainerSpec.security:type_name -> staddle.resource.v1.SecuritySpec
-	3,  // 31: staddle.resource.v1.EnvironmentVariable.from:type_name -> staddle.resource.v1.SandboxField
-	33, // 32: staddle.resource.v1.SandboxPlacement.placed_at:type_name -> google.protobuf.Timestamp
-	4,  // 33: staddle.resource.v1.SandboxStatus.phase:type_name -> staddle.resource.v1.SandboxPhase
-	33, // 34: staddle.resource.v1.SandboxStatus.phase_at:type_name -> google.protobuf.Timestamp
-	17, // 35: staddle.resource.v1.SandboxStatus.containers:type_name -> staddle.resource.v1.ContainerStatus
-	18, // 36: staddle.resource.v1.SandboxStatus.exits:type_name -> staddle.resource.v1.ContainerExit
-	33, // 37: staddle.resource.v1.SandboxStatus.next_at:type_name -> google.protobuf.Timestamp
-	33, // 38: staddle.resource.v1.SandboxStatus.torn_down_at:type_name -> google.protobuf.Timestamp
-	16, // 39: staddle.resource.v1.SandboxStatus.phase_times:type_name -> staddle.resource.v1.PhaseTime
-	34, // 40: staddle.resource.v1.SandboxStatus.conditions:type_name -> staddle.resource.v1.Condition
-	4,  // 41: staddle.resource.v1.PhaseTime.phase:type_name -> staddle.resource.v1.SandboxPhase
-	33, // 42: staddle.resource.v1.PhaseTime.entered_at:type_name -> google.protobuf.Timestamp
-	33, // 43: staddle.resource.v1.ContainerStatus.started_at:type_name -> google.protobuf.Timestamp
-	18, // 44: staddle.resource.v1.ContainerStatus.exit:type_name -> staddle.resource.v1.ContainerExit
-	12, // 45: staddle.resource.v1.ContainerStatus.limits:type_name -> staddle.resource.v1.ResourceLimits
-	34, // 46: staddle.resource.v1.ContainerStatus.conditions:type_name -> staddle.resource.v1.Condition
-	33, // 47: staddle.resource.v1.ContainerExit.exited_at:type_name -> google.protobuf.Timestamp
-	48, // [48:48] is the sub-list for method output_type
-	48, // [48:48] is the sub-list for method input_type
-	48, // [48:48] is the sub-list for extension type_name
-	48, // [48:48] is the sub-list for extension extendee
-	0,  // [0:48] is the sub-list for field type_name
+	33, // 31: staddle.resource.v1.ContainerSpec.secrets:type_name -> staddle.resource.v1.SecretMount
+	34, // 32: staddle.resource.v1.EnvironmentVariable.secret:type_name -> staddle.resource.v1.SecretReference
+	3,  // 33: staddle.resource.v1.EnvironmentVariable.from:type_name -> staddle.resource.v1.SandboxField
+	35, // 34: staddle.resource.v1.SandboxPlacement.placed_at:type_name -> google.protobuf.Timestamp
+	4,  // 35: staddle.resource.v1.SandboxStatus.phase:type_name -> staddle.resource.v1.SandboxPhase
+	35, // 36: staddle.resource.v1.SandboxStatus.phase_at:type_name -> google.protobuf.Timestamp
+	17, // 37: staddle.resource.v1.SandboxStatus.containers:type_name -> staddle.resource.v1.ContainerStatus
+	18, // 38: staddle.resource.v1.SandboxStatus.exits:type_name -> staddle.resource.v1.ContainerExit
+	35, // 39: staddle.resource.v1.SandboxStatus.next_at:type_name -> google.protobuf.Timestamp
+	35, // 40: staddle.resource.v1.SandboxStatus.torn_down_at:type_name -> google.protobuf.Timestamp
+	16, // 41: staddle.resource.v1.SandboxStatus.phase_times:type_name -> staddle.resource.v1.PhaseTime
+	36, // 42: staddle.resource.v1.SandboxStatus.conditions:type_name -> staddle.resource.v1.Condition
+	4,  // 43: staddle.resource.v1.PhaseTime.phase:type_name -> staddle.resource.v1.SandboxPhase
+	35, // 44: staddle.resource.v1.PhaseTime.entered_at:type_name -> google.protobuf.Timestamp
+	35, // 45: staddle.resource.v1.ContainerStatus.started_at:type_name -> google.protobuf.Timestamp
+	18, // 46: staddle.resource.v1.ContainerStatus.exit:type_name -> staddle.resource.v1.ContainerExit
+	12, // 47: staddle.resource.v1.ContainerStatus.limits:type_name -> staddle.resource.v1.ResourceLimits
+	36, // 48: staddle.resource.v1.ContainerStatus.conditions:type_name -> staddle.resource.v1.Condition
+	35, // 49: staddle.resource.v1.ContainerExit.exited_at:type_name -> google.protobuf.Timestamp
+	50, // [50:50] is the sub-list for method output_type
+	50, // [50:50] is the sub-list for method input_type
+	50, // [50:50] is the sub-list for extension type_name
+	50, // [50:50] is the sub-list for extension extendee
+	0,  // [0:50] is the sub-list for field type_name
 }
 
 func init() { file_staddle_resource_v1_sandbox_proto_init() }
@@ -2140,6 +2180,7 @@ func file_staddle_resource_v1_sandbox_proto_init() {
 	file_staddle_resource_v1_sandbox_mount_proto_init()
 	file_staddle_resource_v1_sandbox_probe_proto_init()
 	file_staddle_resource_v1_sandbox_security_proto_init()
+	file_staddle_resource_v1_secret_proto_init()
 	file_staddle_resource_v1_sandbox_proto_msgTypes[1].OneofWrappers = []any{}
 	file_staddle_resource_v1_sandbox_proto_msgTypes[3].OneofWrappers = []any{}
 	file_staddle_resource_v1_sandbox_proto_msgTypes[5].OneofWrappers = []any{}

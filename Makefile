@@ -25,6 +25,7 @@ down: $(if $(wildcard bin/staddle),,build) ## stop it and leave nothing running 
 
 build: prereqs $(BIN)/containerd $(BIN)/containerd-shim-runc-v2 $(BIN)/runc $(BIN)/hello.tar ## build all binaries into bin/
 	@echo "building staddle $(VERSION)" && $(GO_BUILD) -o $(BIN)/staddle-node ./node/cmd/staddle-node
+	@CGO_ENABLED=0 $(GO_BUILD) -o $(BIN)/staddle-init ./services/sandboxhost/cmd/staddle-init
 	@$(GO_BUILD) -o $(BIN)/staddle-coordinator ./services/coordinator/cmd/coordinator
 	@$(GO_BUILD) -o $(BIN)/staddle ./cli/cmd/staddle
 

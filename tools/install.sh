@@ -39,7 +39,7 @@ sed_or_copy() {
 install_all() {
   made=()
   trap remember EXIT # also of an installation that broke off, so that it can be undone
-  for name in staddle staddle-node staddle-coordinator containerd containerd-shim-runc-v2 runc; do put 0755 "bin/$name" "$PREFIX/lib/staddle/$name"; done
+  for name in staddle staddle-node staddle-init staddle-coordinator containerd containerd-shim-runc-v2 runc; do put 0755 "bin/$name" "$PREFIX/lib/staddle/$name"; done
   folder "$PREFIX/bin"
   ln -sfn ../lib/staddle/staddle "$DESTDIR$PREFIX/bin/staddle" && note "$PREFIX/bin/staddle"
   for unit in deploy/systemd/*.{service,socket,path,target}; do put 0644 "$unit" "$PREFIX/lib/systemd/system/${unit##*/}"; done

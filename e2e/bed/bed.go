@@ -88,7 +88,7 @@ type Bed struct {
 }
 
 // installed is what an installation consists of.
-var installed = []string{"staddle", "staddle-node", "staddle-coordinator", "containerd", "containerd-shim-runc-v2", "runc", "hello.tar"}
+var installed = []string{"staddle", "staddle-node", "staddle-init", "staddle-coordinator", "containerd", "containerd-shim-runc-v2", "runc", "hello.tar"}
 
 // binaries copies what is tested to a folder that every user may enter, once.
 var binaries = sync.OnceValues(func() (string, error) {

@@ -9,6 +9,7 @@ package sandboxhost
 
 import (
 	"context"
+	"fmt"
 	"path/filepath"
 	"time"
 
@@ -23,6 +24,7 @@ import (
 	"staddle.internal/services/sandboxhost/internal/grant"
 	"staddle.internal/services/sandboxhost/internal/host"
 	"staddle.internal/services/sandboxhost/internal/permit"
+	"staddle.internal/services/sandboxhost/internal/secret"
 
 	clusteraccessv1 "staddle.internal/proto/gen/staddle/clusteraccess/v1"
 	sandboxhostv1 "staddle.internal/proto/gen/staddle/sandboxhost/v1"
@@ -60,9 +62,14 @@ func build(_ context.Context, p *process.Process) ([]run.Member, error) {
 	notes := &kept{options: journal.Options{
 		Path: filepath.Join(p.Paths.Var(Name), host.JournalFile), Kind: host.JournalKind, Version: host.JournalVersion, Log: p.Log,
 	}}
-	eng := newEngine(p)
+	initProgram, err := p.Paths.Binary("init")
+	if err != nil {
+		return nil, fmt.Errorf("find the first process of containers: %w", err)
+	}
+	eng := newEngine(p, initProgram)
 	grants := grant.New(notes, p.Log)
 	short := newMonitor(p, eng)
+	access := clusteraccessv1.NewClusterAccessServiceClient(cluster)
 	h := host.New(
 		host.Config{
 			Node:     p.Config.Name,
@@ -73,6 +80,7 @@ func build(_ context.Context, p *process.Process) ([]run.Member, error) {
 		},
 		host.Deps{
 			Engine: eng, Journal: notes, Log: p.Log, Now: boottime.Now, Disks: grants.Disks, Refusal: short.Refusal,
+			Secrets:  secret.NewFetcher(eng.Secrets(), access),
 			NotReady: func(reason string) { p.Status.Block(sourceAdoption, reason) },
 		})
 	p.Server.Use(rules)
@@ -83,7 +91,7 @@ func build(_ context.Context, p *process.Process) ([]run.Member, error) {
 	images := newImages(p, eng, h)
 	sandboxhostv1.RegisterImageServiceServer(p.Server.GRPC(), images.server)
 	short.Relieve(images.sweeper.Clean)
-	follow := authority{client: clusteraccessv1.NewClusterAccessServiceClient(cluster), boot: boot, log: p.Log, tell: h.SetAuthority}
+	follow := authority{client: access, boot: boot, log: p.Log, tell: h.SetAuthority}
 	return []run.Member{
 		{Name: "engine", Run: eng.Run},
 		{Name: "journal", Run: notes.run},
@@ -117,7 +125,7 @@ func rulesOf(c *config.Node) permit.Rules {
 	}
 }
 
-func newEngine(p *process.Process) *containerd.Engine {
+func newEngine(p *process.Process, initProgram string) *containerd.Engine {
 	return containerd.New(
 		containerd.Config{
 			Address:      p.Config.Containerd.Address,
@@ -130,6 +138,7 @@ func newEngine(p *process.Process) *containerd.Engine {
 			LogMaxSize:   int64(p.Config.Logs.MaxSizePerStream),
 			Node:         p.Config.Name,
 			Rules:        rulesOf(p.Config),
+			Init:         initProgram,
 		},
 		containerd.Deps{
 			Log: p.Log, FDs: p.FDs,

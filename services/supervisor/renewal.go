@@ -16,7 +16,7 @@ import (
 )
 
 // programs of an installation besides those of its components.
-var programs = []string{"staddle", "staddle-node", "staddle-coordinator", config.ContainerdName, "containerd-shim-runc-v2", "runc"}
+var programs = []string{"staddle", "staddle-node", "staddle-init", "staddle-coordinator", config.ContainerdName, "containerd-shim-runc-v2", "runc"}
 
 // upgraderOf puts the rolling restart together.
 func upgraderOf(p *process.Process, plan machine.Plan, children *child.Runner, loop *supervise.Loop, next *replacement) (*upgrade.Upgrader, error) {

@@ -34,7 +34,7 @@ const (
 
 // binaries are what an installation consists of, as they lie beside the
 // executable of the command line.
-var binaries = []string{"staddle", "staddle-node", "staddle-coordinator", "containerd", "containerd-shim-runc-v2", "runc"}
+var binaries = []string{"staddle", "staddle-node", "staddle-init", "staddle-coordinator", "containerd", "containerd-shim-runc-v2", "runc"}
 
 // Machine is one installation on this machine.
 type Machine struct {

@@ -109,9 +109,11 @@ const (
 	// one that does not answer. None there is success.
 	StepEndShim Step = "end-shim"
 	// StepRelease gives back address, interface, namespaces, shared memory,
-	// cgroups and folders. Containers must be gone, else Conflict. What it wrote stays.
+	// cgroups and folders. Containers must be gone, else Conflict. What it wrote stays,
+	// and so do the values of its secrets, which the next attempt asks for anew.
 	StepRelease Step = "release-sandbox"
-	// StepLogs removes all that the sandbox wrote: output and scratch volumes.
+	// StepLogs removes all that lives as long as the sandbox: output, scratch volumes
+	// and the values of its secrets.
 	StepLogs Step = "remove-logs"
 )
 
@@ -148,7 +150,8 @@ type Observed struct {
 	// Remains is true when there is anything else of it on the node but
 	// logs: pins, an interface, an address in the ledger, a cgroup, a folder, a lease.
 	Remains bool
-	// Logs is true when something that it wrote is kept: output or a scratch volume.
+	// Logs is true when something is kept that lives as long as it: output, a scratch
+	// volume, or values of secrets.
 	Logs bool
 }
 

@@ -92,6 +92,9 @@ type Deps struct {
 	// Refusal says why no new sandbox is taken now, fault.Exhausted; nil while they are.
 	// What was accepted goes on. A nil function refuses none.
 	Refusal func() error
+	// Secrets fetches values of secrets. Nil means that there are none to be had, and
+	// what refers to some is left to the engine.
+	Secrets Secrets
 	// NotReady is told, until Run is ready, what it waits for.
 	NotReady func(reason string)
 }

@@ -57,6 +57,7 @@ type keeper struct {
 	heard    uint64     // version of the holds that was acted on last
 	shown    shownNotes // what the hub has beside the record
 	progress chan string
+	fetch    *fetching
 	watch    watching
 	probers  sync.WaitGroup // of all attempts; run waits for them
 }
@@ -85,6 +86,7 @@ func newKeeper(h *Host, uid id.Sandbox, name string) *keeper {
 		life:     newLife(),
 		progress: make(chan string, 1),
 		checked:  make(chan struct{}, 1),
+		fetch:    &fetching{},
 	}
 }
 
@@ -113,6 +115,7 @@ func (k *keeper) run(ctx context.Context) {
 	defer close(k.done)
 	defer k.probers.Wait()
 	defer k.unwatch()
+	defer k.endFetch()
 	for ctx.Err() == nil && !k.ended {
 		k.wait(ctx, k.advance(ctx))
 	}
@@ -135,7 +138,7 @@ func (k *keeper) advance(ctx context.Context) time.Duration {
 			k.troubled(ctx, engine.Action{}, err)
 			continue
 		}
-		d := Next(k.input(now))
+		d := Next(k.input(ctx, now))
 		if d.Kind == Rest {
 			k.relieved()
 			k.explain(d.Reason)
@@ -187,7 +190,7 @@ func (k *keeper) wait(ctx context.Context, limit time.Duration) {
 }
 
 // input gathers what Next depends on.
-func (k *keeper) input(now time.Duration) Input {
+func (k *keeper) input(ctx context.Context, now time.Duration) Input {
 	held, holds := k.host.heldBy(k.rec.GetWish().GetManager())
 	return Input{
 		Record:      k.rec,
@@ -195,7 +198,7 @@ func (k *keeper) input(now time.Duration) Input {
 		Observed:    k.observed,
 		CutOff:      k.cutOff(now),
 		Held:        holds,
-		Wait:        k.waitsFor(),
+		Wait:        k.waitsFor(ctx),
 		BackoffOver: k.rec.GetNextAtBoottime() == nil || k.rec.GetNextAtBoottime().AsDuration() <= now,
 		ImagesReady: k.life.images,
 		Failed:      k.life.failure != nil,
@@ -290,10 +293,11 @@ func (k *keeper) bootWaitOver(now time.Duration) error {
 }
 
 // waitsFor is the reason why an attempt may not begin.
-func (k *keeper) waitsFor() string {
+func (k *keeper) waitsFor(ctx context.Context) string {
 	if k.waitsForCluster() {
 		return ReasonWaitingForCluster
 	}
+	secrets := k.waitsForSecrets(ctx)
 	granted := k.disks()
 	for _, c := range k.rec.GetWish().GetSpec().GetContainers() {
 		for _, d := range c.GetDisks() {
@@ -302,7 +306,7 @@ func (k *keeper) waitsFor() string {
 			}
 		}
 	}
-	return ""
+	return secrets
 }
 
 func (k *keeper) disks() map[string]string {

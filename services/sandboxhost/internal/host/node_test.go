@@ -37,6 +37,8 @@ type node struct {
 	full   atomic.Bool  // the disk that the journal lies on
 	looked atomic.Int64 // how often a sandbox was observed
 
+	secrets host.Secrets // nil if there are none
+
 	host    *host.Host
 	journal *journal.Journal
 	cancel  context.CancelFunc
@@ -91,7 +93,7 @@ func (n *node) begin() chan struct{} {
 	n.host = host.New(
 		host.Config{Node: "node1", BootID: n.boot, Folder: filepath.Dir(n.path), Rules: permit.Rules{SandboxNetwork: true}, BootHold: 15 * time.Second, Limit: 5},
 		host.Deps{
-			Engine: counted{n.engine, &n.looked}, Journal: disk{j, &n.full}, Log: slog.New(slog.DiscardHandler),
+			Engine: counted{n.engine, &n.looked}, Journal: disk{j, &n.full}, Log: slog.New(slog.DiscardHandler), Secrets: n.secrets,
 			Now: func() time.Duration { return time.Since(n.booted) },
 			NotReady: func(reason string) {
 				select {

@@ -47,6 +47,14 @@ const (
 	ReasonInitializing = "INITIALIZING"
 	// ReasonWaitingForDisk: waits for a disk that it mounts.
 	ReasonWaitingForDisk = "WAITING_FOR_DISK"
+	// ReasonWaitingForSecrets: the secrets that it refers to are being asked for.
+	ReasonWaitingForSecrets = "WAITING_FOR_SECRETS"
+	// ReasonSecretMissing: there is no such secret, or it lacks a key; the message
+	// says which.
+	ReasonSecretMissing = "SECRET_NOT_FOUND"
+	// ReasonSecretsAway: the coordinator could not be asked for secrets; the
+	// message has the cause.
+	ReasonSecretsAway = "SECRETS_UNAVAILABLE"
 )
 
 // sentences say the same for people where the reason alone tells all.
@@ -65,6 +73,9 @@ var sentences = map[string]string{
 	ReasonWaitingForCluster: "the node was started anew; waiting until the cluster names this sandbox again",
 	ReasonInitializing:      "an init container has not ended yet; the others start after it",
 	ReasonWaitingForDisk:    "waiting for the disks that it mounts to be granted",
+	ReasonWaitingForSecrets: "asking for the secrets that it refers to",
+	ReasonSecretMissing:     "waiting for secrets",
+	ReasonSecretsAway:       "the coordinator cannot be asked for secrets",
 }
 
 // describeExit is one sentence about how a container ended.

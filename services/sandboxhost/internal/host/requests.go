@@ -91,6 +91,10 @@ func (h *Host) allowed(wish *sandboxhostv1.Wish) error {
 		return fault.WithReason(fault.New(fault.Invalid,
 			"sandbox %s: mounts a disk, which only the cluster can grant; create it at the coordinator", wish.GetUid()),
 			"DISKS_NEED_CLUSTER")
+	case wish.GetManager() == ManagerLocal && refersToSecrets(wish.GetSpec()):
+		return fault.WithReason(fault.New(fault.Invalid,
+			"sandbox %s: refers to a secret, which only the cluster has; create it at the coordinator", wish.GetUid()),
+			"SECRETS_NEED_CLUSTER")
 	}
 	return h.cfg.Rules.Check(wish.GetUid(), wish.GetSpec())
 }

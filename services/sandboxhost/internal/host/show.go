@@ -14,9 +14,9 @@ import (
 func (k *keeper) explain(reason string) {
 	k.show(func(s *resourcev1.SandboxStatus) {
 		switch {
-		case reason == s.GetReason() || reason == ReasonBackoff:
+		case reason == s.GetReason() && !ofSecrets(reason) || reason == ReasonBackoff:
 		case reason != "":
-			s.Reason, s.Message = reason, sentences[reason]
+			s.Reason, s.Message = reason, k.sentence(reason)
 		case transient(s.GetReason()):
 			s.Reason, s.Message = "", ""
 		}
@@ -28,7 +28,12 @@ func transient(reason string) bool {
 	case ReasonRetrying, ReasonUnseen, ReasonUnreadable, ReasonShimSilent, ReasonWaitingForCluster, ReasonWaitingForDisk, ReasonInitializing:
 		return true
 	}
-	return false
+	return ofSecrets(reason)
+}
+
+// ofSecrets says whether a reason is a wait for secrets, of which the sentence changes.
+func ofSecrets(reason string) bool {
+	return reason == ReasonWaitingForSecrets || reason == ReasonSecretMissing || reason == ReasonSecretsAway
 }
 
 // durability says whether a change is a fact that must outlive the process.

@@ -19,6 +19,7 @@ import (
 
 	"staddle.internal/kit/fault"
 	"staddle.internal/kit/logging"
+	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
 	"staddle.internal/services/sandboxhost/internal/engine"
 )
 
@@ -33,11 +34,7 @@ const (
 
 // preStop runs the pre-stop command of a container.
 func (e *Engine) preStop(ctx context.Context, containerID string) error {
-	c := e.known(containerID)
-	if c == nil {
-		return nil
-	}
-	args := engine.Container{Note: c.note}.Made().GetPreStop().GetCommand()
+	args := e.madeFor(containerID).GetPreStop().GetCommand()
 	if len(args) == 0 {
 		return nil
 	}
@@ -51,6 +48,16 @@ func (e *Engine) preStop(ctx context.Context, containerID string) error {
 		return fault.New(fault.Invalid, "run command pre-stop in container %s: it ended with code %d: %s", containerID, res.Code, res.Output)
 	}
 	return nil
+}
+
+// madeFor is the part of the spec that a container was made for, nil if that is not
+// known.
+func (e *Engine) madeFor(containerID string) *resourcev1.ContainerSpec {
+	c := e.known(containerID)
+	if c == nil {
+		return nil
+	}
+	return engine.Container{Note: c.note}.Made()
 }
 
 // ended says whether the main process of a container is known not to run.
@@ -83,6 +90,9 @@ func (e *Engine) Exec(ctx context.Context, cmd engine.Command) (engine.CommandRe
 		return engine.CommandResult{}, asked(ctx, doing, err)
 	}
 	code, err := e.runCommand(ctx, p, fresh, cmd)
+	if err == nil {
+		err = neverBegun(e.madeFor(cmd.ContainerID), code, out.String())
+	}
 	if err != nil {
 		return engine.CommandResult{}, fmt.Errorf("%s: %w", doing, err)
 	}
@@ -102,7 +112,8 @@ func (e *Engine) command(
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, false, err
 	}
-	spec.Process.Args, spec.Process.Terminal, spec.Process.ConsoleSize = cmd.Args, false, nil
+	spec.Process.Args = withSecretEnv(e.madeFor(cmd.ContainerID), cmd.Args)
+	spec.Process.Terminal, spec.Process.ConsoleSize = false, nil
 	make := func() (containerd.Process, error) {
 		return main.Exec(ctx, cmd.ID, spec.Process, cio.NewCreator(cio.WithStreams(nil, out, out), cio.WithFIFODir(dir)))
 	}

@@ -41,6 +41,7 @@ import (
 	"staddle.internal/services/sandboxhost/internal/namespace"
 	"staddle.internal/services/sandboxhost/internal/network"
 	"staddle.internal/services/sandboxhost/internal/permit"
+	"staddle.internal/services/sandboxhost/internal/secret"
 )
 
 const (
@@ -74,6 +75,8 @@ type Config struct {
 	Node string
 	// Rules say what sandboxes may ask of the node.
 	Rules permit.Rules
+	// Init is the program staddle-init on this node.
+	Init string
 }
 
 // Deps are what the engine works with.
@@ -100,6 +103,7 @@ type Engine struct {
 	network *network.Network
 	logs    *logs.Store
 	images  *image.Store
+	secrets *secret.Files
 	users   *users
 	hints   *hints
 
@@ -139,6 +143,7 @@ func New(cfg Config, deps Deps) *Engine {
 	e.images = image.New(
 		image.Config{Snapshotter: snapshotter, PlainHTTP: cfg.PlainHTTP},
 		image.Deps{Client: e.ask, Log: deps.Log})
+	e.secrets = secret.NewFiles(filepath.Join(run, "secrets"))
 	e.users = newUsers(e)
 	return e
 }

@@ -22,7 +22,7 @@ func allMounts(in input) ([]specs.Mount, error) {
 	if err != nil {
 		return nil, err
 	}
-	asked = slices.Concat(asked, memoryMounts(in), scratchMounts(in), hostMounts(in), fileMounts(in))
+	asked = slices.Concat(asked, memoryMounts(in), scratchMounts(in), hostMounts(in), fileMounts(in), secretMounts(in), initMounts(in))
 	list := slices.DeleteFunc(commonMounts(in), func(m specs.Mount) bool {
 		return slices.ContainsFunc(asked, func(a specs.Mount) bool { return a.Destination == m.Destination })
 	})

@@ -43,11 +43,15 @@ func (e *Engine) Survivors(ctx context.Context) ([]id.Sandbox, error) {
 	if err != nil {
 		return nil, err
 	}
+	secrets, err := e.secrets.Sandboxes()
+	if err != nil {
+		return nil, err
+	}
 	groups, err := e.cgroups.Children(e.group())
 	if err != nil {
 		return nil, err
 	}
-	for _, uid := range slices.Concat(folders, written, scratch, e.network.Sandboxes()) {
+	for _, uid := range slices.Concat(folders, written, scratch, secrets, e.network.Sandboxes()) {
 		found[uid] = true
 	}
 	for _, name := range groups {
@@ -122,7 +126,11 @@ func (e *Engine) observeRest(uid id.Sandbox, o *engine.Observed) error {
 		return err
 	}
 	scratch, err := e.scratchKept(uid)
-	o.Logs = output || scratch
+	if err != nil {
+		return err
+	}
+	secrets, err := e.secrets.Kept(uid)
+	o.Logs = output || scratch || secrets
 	return err
 }
 

@@ -22,6 +22,7 @@ import (
 func (e *Engine) places(c *container) places {
 	dir := e.pins.Dir(c.uid)
 	return places{
+		init: e.cfg.Init, secrets: e.secrets.Container(c.uid, c.id),
 		shm: e.pins.Shm(c.uid), etc: e.files(c.uid), scratch: e.scratch(c.uid),
 		files: filepath.Join(dir, "files", c.id), binds: filepath.Join(dir, "binds", c.id),
 	}
@@ -40,6 +41,9 @@ func (e *Engine) scratch(uid id.Sandbox) string { return filepath.Join(e.scratch
 // for scratch volumes, which stay as they are.
 func (e *Engine) place(c *container, spec *resourcev1.ContainerSpec, user specs.User) error {
 	p := e.places(c)
+	if err := e.checkInit(spec); err != nil {
+		return fmt.Errorf("create container %s: %w", c.id, err)
+	}
 	for _, m := range spec.GetScratch() {
 		if err := makeScratch(filepath.Join(p.scratch, m.GetVolume())); err != nil {
 			return fmt.Errorf("make scratch volume %s of sandbox %s: %w", m.GetVolume(), c.uid, err)
@@ -60,6 +64,9 @@ func (e *Engine) place(c *container, spec *resourcev1.ContainerSpec, user specs.
 			return fmt.Errorf("create container %s: %w", c.id, err)
 		}
 	}
+	if err := e.placeSecrets(c, p, spec, user); err != nil {
+		return fmt.Errorf("create container %s: %w", c.id, err)
+	}
 	if spec.GetStdin() {
 		return e.makeStdin(c)
 	}
@@ -69,7 +76,8 @@ func (e *Engine) place(c *container, spec *resourcev1.ContainerSpec, user specs.
 // displace undoes place, but for scratch volumes.
 func (e *Engine) displace(c *container) error {
 	p := e.places(c)
-	err := errors.Join(bind.Clear(p.binds), os.RemoveAll(p.files), ignoreMissing(os.Remove(e.stdin(c))))
+	err := errors.Join(bind.Clear(p.binds), os.RemoveAll(p.files), ignoreMissing(os.Remove(e.stdin(c))),
+		e.secrets.RemoveContainer(c.uid, c.id))
 	if err != nil {
 		return fmt.Errorf("remove mounts of container %s: %w", c.id, err)
 	}
@@ -101,12 +109,9 @@ func makeScratch(path string) error {
 
 // writeConfig writes a file for the user of a container.
 func writeConfig(path string, f *resourcev1.ConfigFile, user specs.User) error {
-	mode := uint64(0o444)
-	if f.GetMode() != "" {
-		var err error
-		if mode, err = strconv.ParseUint(f.GetMode(), 8, 12); err != nil {
-			return fault.New(fault.Invalid, "read mode %q: %w", f.GetMode(), err)
-		}
+	mode, err := modeOf(f.GetMode(), 0o444)
+	if err != nil {
+		return err
 	}
 	content := f.GetData()
 	if len(content) == 0 {
@@ -118,10 +123,27 @@ func writeConfig(path string, f *resourcev1.ConfigFile, user specs.User) error {
 	if err := ignoreMissing(os.Remove(path)); err != nil {
 		return err
 	}
+	return writeFor(path, content, mode, user)
+}
+
+// modeOf reads permissions in octal digits; empty means usual.
+func modeOf(digits string, usual os.FileMode) (os.FileMode, error) {
+	if digits == "" {
+		return usual, nil
+	}
+	mode, err := strconv.ParseUint(digits, 8, 12)
+	if err != nil {
+		return 0, fault.New(fault.Invalid, "read mode %q: %w", digits, err)
+	}
+	return os.FileMode(mode), nil
+}
+
+// writeFor writes a file that belongs to the user of a container.
+func writeFor(path string, content []byte, mode os.FileMode, user specs.User) error {
 	if err := os.WriteFile(path, content, 0o600); err != nil {
 		return err
 	}
-	if err := os.Chmod(path, os.FileMode(mode)); err != nil { // the process's mask does not count
+	if err := os.Chmod(path, mode); err != nil { // the process's mask does not count
 		return err
 	}
 	return os.Lchown(path, int(user.UID), int(user.GID))
@@ -155,7 +177,8 @@ func (e *Engine) scratchKept(uid id.Sandbox) (bool, error) {
 	return true, nil
 }
 
-// removeWritten removes all that a sandbox wrote: output and scratch volumes.
+// removeWritten removes all that lives as long as a sandbox: output, scratch volumes
+// and the values of its secrets.
 func (e *Engine) removeWritten(uid id.Sandbox) error {
 	if err := e.logs.Remove(uid); err != nil {
 		return err
@@ -163,7 +186,7 @@ func (e *Engine) removeWritten(uid id.Sandbox) error {
 	if err := os.RemoveAll(e.scratch(uid)); err != nil {
 		return fmt.Errorf("remove scratch volumes of sandbox %s: %w", uid, err)
 	}
-	return nil
+	return e.secrets.Remove(uid)
 }
 
 func ignoreMissing(err error) error {

@@ -167,5 +167,8 @@ func (e *Engine) release(uid id.Sandbox) error {
 	if err := bind.Clear(filepath.Join(e.pins.Dir(uid), "binds")); err != nil {
 		return err
 	}
+	if err := e.secrets.Age(uid); err != nil {
+		return err
+	}
 	return e.pins.Release(uid)
 }

@@ -48,6 +48,8 @@ type places struct {
 	scratch  string // the folder of scratch volumes
 	files    string // the folder of its config files, by their number in the spec
 	binds    string // the folder of its host mounts, by their number in the spec
+	init     string // the program staddle-init
+	secrets  string // the folder of what it sees of secrets
 }
 
 // spec gathers the input of a container's spec and makes it.
@@ -95,7 +97,7 @@ func build(in input) (*specs.Spec, error) {
 		Annotations: map[string]string{groupAnnotation: in.shim},
 		Mounts:      mounts,
 		Process: &specs.Process{
-			Args: args, Env: environment(in), Cwd: workingDir(in), User: in.user, Terminal: in.container.GetTty(),
+			Args: underInit(in.container, args), Env: environment(in), Cwd: workingDir(in), User: in.user, Terminal: in.container.GetTty(),
 			Rlimits: rlimits(in), OOMScoreAdj: oomScore(in),
 		},
 		Linux: &specs.Linux{
@@ -151,6 +153,9 @@ func environment(in input) []string {
 		set("TERM=xterm")
 	}
 	for _, v := range in.container.GetEnv() {
+		if v.GetSecret() != nil { // staddle-init sets it
+			continue
+		}
 		value := v.GetValue()
 		if from := v.GetFrom(); from != resourcev1.SandboxField_SANDBOX_FIELD_UNSPECIFIED {
 			value = in.fields[from]

@@ -50,6 +50,8 @@ type fakeCluster struct {
 	rival func()
 	// creates counts the records that were made.
 	creates int
+
+	secrets fakeSecrets
 }
 
 func newCluster(t *testing.T) *fakeCluster {
@@ -66,6 +68,7 @@ func newCluster(t *testing.T) *fakeCluster {
 	server := grpc.NewServer(grpc.Creds(credentials.NewTLS(serverTLS)),
 		grpc.ChainUnaryInterceptor(fault.UnaryServer), grpc.ChainStreamInterceptor(fault.StreamServer))
 	coordinatorv1.RegisterResourceServiceServer(server, c)
+	coordinatorv1.RegisterSecretServiceServer(server, &c.secrets)
 	go func() { _ = server.Serve(l) }() // ends with Stop
 	t.Cleanup(server.Stop)
 	return c

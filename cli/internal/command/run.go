@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -38,6 +39,8 @@ type runOptions struct {
 	limits           limitOptions
 	inside           insideOptions
 	security         securityOptions
+	secrets          secretRefs
+	init             bool
 }
 
 func (a *app) runCommand() *cobra.Command {
@@ -95,6 +98,8 @@ func runFlags(c *cobra.Command, o *runOptions) {
 	limitFlags(f, &o.limits)
 	insideFlags(f, &o.inside)
 	securityFlags(f, &o.security)
+	secretFlags(f, &o.secrets)
+	f.BoolVar(&o.init, "init", false, "begin with a small first process that hands signals on and takes in the ends of orphans")
 	f.BoolVarP(&o.detach, "detach", "d", false, "end when the sandbox runs, and leave it running")
 	f.BoolVar(&o.remove, "rm", false, "remove the sandbox when it has ended")
 	f.Lookup("grace").DefValue = "0s" // the help text shows none then: -1 only means that it is not given
@@ -216,7 +221,7 @@ func newPatience(ctx context.Context) *patience {
 
 // see starts the clock at the first failure and stops it when things go on.
 func (p *patience) see(s *sandbox.Sandbox) {
-	retrying := s.Status.GetReason() == "RETRYING"
+	retrying := slices.Contains([]string{"RETRYING", secretMissing, "SECRETS_UNAVAILABLE"}, s.Status.GetReason())
 	switch {
 	case retrying && p.timer == nil:
 		p.timer = time.AfterFunc(patienceLimit, func() { p.end(errImpatient) })
@@ -234,8 +239,14 @@ func (p *patience) stop() {
 	p.end(nil)
 }
 
+// secretMissing is the reason of a sandbox that waits for a secret that nobody has set.
+const secretMissing = "SECRET_NOT_FOUND"
+
 // nextStep is what may help a sandbox that does not start.
 func nextStep(s *sandbox.Sandbox) string {
+	if s.Status.GetReason() == secretMissing {
+		return "staddle secret set NAME --from-stdin KEY; it starts by itself then"
+	}
 	if strings.HasPrefix(s.Why(), "pull image") {
 		return fmt.Sprintf("staddle image pull %s, or staddle image import FILE", imagesOf(s))
 	}

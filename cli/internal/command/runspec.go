@@ -23,7 +23,7 @@ const mainContainer = "main"
 func specOf(o runOptions) (*resourcev1.SandboxSpec, error) {
 	c := &resourcev1.ContainerSpec{
 		Name: mainContainer, Image: o.image, Command: o.entrypoint, Args: o.args, User: o.user, WorkingDir: o.workdir,
-		StopSignal: strings.ToUpper(o.stopSignal),
+		StopSignal: strings.ToUpper(o.stopSignal), InitProcess: o.init,
 	}
 	for _, env := range o.env {
 		name, value, ok := strings.Cut(env, "=")
@@ -58,7 +58,7 @@ func specOf(o runOptions) (*resourcev1.SandboxSpec, error) {
 	spec := &resourcev1.SandboxSpec{
 		Desired: resourcev1.DesiredState_DESIRED_STATE_RUNNING, Containers: []*resourcev1.ContainerSpec{c},
 	}
-	for _, add := range []func(*resourcev1.SandboxSpec, *resourcev1.ContainerSpec) error{o.mounts.add, o.limits.add, o.inside.add, o.security.add} {
+	for _, add := range []func(*resourcev1.SandboxSpec, *resourcev1.ContainerSpec) error{o.mounts.add, o.limits.add, o.inside.add, o.security.add, o.secrets.add} {
 		if err := add(spec, c); err != nil {
 			return nil, err
 		}

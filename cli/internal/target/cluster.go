@@ -16,10 +16,11 @@ import (
 	"staddle.internal/cli/internal/sandbox"
 )
 
-// Cluster is the resource API of a coordinator.
+// Cluster is the resource API of a coordinator, and its secrets.
 type Cluster struct {
-	conn *grpc.ClientConn
-	api  coordinatorv1.ResourceServiceClient
+	conn    *grpc.ClientConn
+	api     coordinatorv1.ResourceServiceClient
+	secrets coordinatorv1.SecretServiceClient
 }
 
 // Cluster connects to the coordinator.
@@ -33,7 +34,7 @@ func (s *Settings) Cluster(ctx context.Context) (*Cluster, error) {
 
 // NewCluster uses a connection that is there already.
 func NewCluster(conn *grpc.ClientConn) *Cluster {
-	return &Cluster{conn, coordinatorv1.NewResourceServiceClient(conn)}
+	return &Cluster{conn, coordinatorv1.NewResourceServiceClient(conn), coordinatorv1.NewSecretServiceClient(conn)}
 }
 
 // Close ends the connection.

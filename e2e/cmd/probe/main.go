@@ -4,6 +4,7 @@ package main
 
 import (
 	"bufio"
+	"crypto/sha256"
 	"fmt"
 	"io"
 	"net"
@@ -28,6 +29,7 @@ const usage = `probe VERB [ARG...]
   count EVERY            print a number per line for ever, from 0, one each EVERY
   lines N                print N numbered lines and exit 0
   env NAME               print a variable and stay
+  sums NAME FILE         print the SHA-256 of a variable and of a file and stay
   eat BYTES              use so much memory and stay
   feed BYTES [CODE]      have a child use so much memory; print how it ended and
                          stay, or exit with CODE
@@ -72,6 +74,11 @@ func main() {
 		must(w.Flush())
 	case "env":
 		fmt.Printf("%s=%s\n", args[0], os.Getenv(args[0]))
+		stay()
+	case "sums":
+		raw, err := os.ReadFile(args[1])
+		must(err)
+		fmt.Printf("%x %x\n", sha256.Sum256([]byte(os.Getenv(args[0]))), sha256.Sum256(raw))
 		stay()
 	case "eat":
 		eat(number(args, 0))

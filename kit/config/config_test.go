@@ -73,7 +73,7 @@ coordinator: {address: "10.0.0.1:8443", ca: /a, certificate: /b, key: /c}
 containerd: {managed: false, address: /run/c.sock, namespace: other}
 network: {bridge: br7, subnet: 10.1.0.0/20, disable: true}
 allow_host_network: true
-images: {plain_http: ["reg:5000"]}
+images: {plain_http: ["reg:5000"], registry_dir: /r, auth_file: /a.json, max_pulls: 5, max_layers: 2, stall_timeout: 1m}
 logs: {max_size_per_stream: 2GiB}
 sandboxes: {cgroup_parent: x.slice, boot_hold: 1m}
 presence: {session_ttl: 20s, hold_down: 0s}
@@ -158,6 +158,9 @@ func TestLoadNode_CLI3_WrongValues(t *testing.T) {
 		{"images that go before they may", "version: 1\nimages:\n  gc:\n    max_age: 5m\n", 4, "images.gc.max_age", []string{"5m0s", "10m0s"}},
 		{"huge free size", "version: 1\npressure:\n  disk_min_free: 2TiB\n", 3, "pressure.disk_min_free", []string{"out of bounds", "1TiB"}},
 		{"more than all ids", "version: 1\npressure:\n  pid_min_free_percent: 51\n", 3, "pressure.pid_min_free_percent", []string{"51", "from 0 to 50"}},
+		{"no pulls at all", "version: 1\nimages:\n  max_pulls: 0\n", 3, "images.max_pulls", []string{"out of bounds", "1 to 64"}},
+		{"many layers", "version: 1\nimages:\n  max_layers: 33\n", 3, "images.max_layers", []string{"out of bounds"}},
+		{"relative folder", "version: 1\nimages:\n  registry_dir: certs.d\n", 3, "images.registry_dir", []string{"absolute"}},
 		{"tiny size", "version: 1\nlogs:\n  max_size_per_stream: 1B\n", 3, "logs.max_size_per_stream", []string{"out of bounds"}},
 		{"other version", "version: 2\n", 1, "version", []string{"write 1"}},
 		{"bad name", "version: 1\nname: Node_1\n", 2, "name", []string{"lower-case"}},

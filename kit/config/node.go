@@ -113,6 +113,21 @@ type Images struct {
 	// PlainHTTP lists registry hosts (host or host:port) that may be spoken to
 	// without TLS. Loopback always may.
 	PlainHTTP []string `yaml:"plain_http"`
+	// RegistryDir is the folder that says how each registry is reached: one folder per
+	// registry, with a hosts.toml or certificates, in the layout of containerd. It is
+	// read at each pull; one that is not there says nothing. Empty means
+	// <etc>/certs.d.
+	RegistryDir string `yaml:"registry_dir"`
+	// AuthFile holds the credentials for registries, in the layout of docker's
+	// config.json. It is read when a registry asks for credentials; one that is not there
+	// holds none. Empty means <etc>/auth.json.
+	AuthFile string `yaml:"auth_file"`
+	// MaxPulls is how many images are pulled at once, 1 to 64; others wait their turn.
+	MaxPulls int `yaml:"max_pulls"`
+	// MaxLayers is how many layers of one image are fetched at once, 1 to 32.
+	MaxLayers int `yaml:"max_layers"`
+	// StallTimeout is after how long without a byte a transfer is given up; 1s to 10m.
+	StallTimeout Duration `yaml:"stall_timeout"`
 	// GC says when images are removed by themselves.
 	GC ImageGC `yaml:"gc"`
 }
@@ -190,7 +205,7 @@ func DefaultNode() Node {
 			Bridge: "staddle0",
 			Subnet: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 77, 0, 0}), 16),
 		},
-		Images: Images{GC: ImageGC{
+		Images: Images{MaxPulls: 3, MaxLayers: 3, StallTimeout: Duration(30 * time.Second), GC: ImageGC{
 			HighPercent: 85, LowPercent: 80, MinFree: 256 << 20,
 			MinAge: Duration(10 * time.Minute), ImportGrace: Duration(7 * 24 * time.Hour),
 		}},
@@ -260,6 +275,8 @@ func (n *Node) Resolve(p Paths) {
 	fill(&n.Coordinator.CA, filepath.Join(pki, "ca.crt"))
 	fill(&n.Coordinator.Certificate, filepath.Join(pki, "node.crt"))
 	fill(&n.Coordinator.Key, filepath.Join(pki, "node.key"))
+	fill(&n.Images.RegistryDir, filepath.Join(p.Etc(), "certs.d"))
+	fill(&n.Images.AuthFile, filepath.Join(p.Etc(), "auth.json"))
 	fill(&n.Containerd.Address, filepath.Join(p.Run(), "containerd.sock"))
 	fill(&n.Sandboxes.CgroupParent, p.WorkloadCgroup())
 }

@@ -126,6 +126,11 @@ func (c *checks) images(i Images) {
 		c.must(host != "" && len(host) <= 255 && !strings.ContainsFunc(host, notOfHost),
 			fmt.Sprintf("images.plain_http[%d]", k), fmt.Sprintf("%q is no registry host", host), "write host or host:port")
 	}
+	c.absolute("images.registry_dir", i.RegistryDir)
+	c.absolute("images.auth_file", i.AuthFile)
+	c.number("images.max_pulls", i.MaxPulls, 1, 64)
+	c.number("images.max_layers", i.MaxLayers, 1, 32)
+	c.between("images.stall_timeout", i.StallTimeout, time.Second, 10*time.Minute)
 }
 
 func notOfHost(r rune) bool { return r == '/' || r == '@' || unicode.IsSpace(r) }

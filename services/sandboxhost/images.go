@@ -63,6 +63,7 @@ func imageUsers(h *host.Host) ([]image.User, error) {
 		for _, c := range state.GetSpec().GetContainers() {
 			users = append(users, image.User{Name: "sandbox " + state.GetName(), Image: c.GetImage()})
 		}
+		users = append(users, pinned(state)...)
 	}
 	return users, nil
 }

@@ -134,7 +134,7 @@ func newEngine(p *process.Process, initProgram string) *containerd.Engine {
 			Paths:        p.Paths,
 			CgroupParent: p.Config.Sandboxes.CgroupParent,
 			Network:      p.Config.Network,
-			PlainHTTP:    p.Config.Images.PlainHTTP,
+			Images:       p.Config.Images,
 			LogMaxSize:   int64(p.Config.Logs.MaxSizePerStream),
 			Node:         p.Config.Name,
 			Rules:        rulesOf(p.Config),

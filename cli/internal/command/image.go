@@ -74,7 +74,10 @@ func (a *app) imagePull(ctx context.Context, ref string, refresh bool) error {
 	return a.withNode(ctx, func(ctx context.Context, n *target.Node) error {
 		progress := output.NewProgress(a.err)
 		defer progress.Done("")
-		image, err := n.Pull(ctx, ref, refresh, func(done, total int64) { progress.Bytes("pulling "+ref, done, total) })
+		waits := func(turn int) {
+			progress.Say(fmt.Sprintf("waiting to begin pulling %s: number %d in the queue (images.max_pulls of the node)", ref, turn))
+		}
+		image, err := n.Pull(ctx, ref, refresh, waits, func(done, total int64) { progress.Bytes("pulling "+ref, done, total) })
 		if err != nil {
 			return err
 		}

@@ -15,8 +15,9 @@ import (
 // chunkSize of an import is the contract's bound.
 const chunkSize = 64 << 10
 
-// Pull makes an image present and reports its progress.
-func (n *Node) Pull(ctx context.Context, ref string, refresh bool, progress func(done, total int64)) (*sandboxhostv1.Image, error) {
+// Pull makes an image present and reports its progress: how many pulls go first, this
+// one counted, or how many bytes there are.
+func (n *Node) Pull(ctx context.Context, ref string, refresh bool, waits func(turn int), progress func(done, total int64)) (*sandboxhostv1.Image, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stream, err := n.images.PullImage(ctx, &sandboxhostv1.PullImageRequest{Image: ref, Refresh: refresh})
@@ -27,6 +28,10 @@ func (n *Node) Pull(ctx context.Context, ref string, refresh bool, progress func
 		msg, err := stream.Recv()
 		if err != nil {
 			return nil, explainPull(ref, ended("pull image "+ref, err))
+		}
+		if turn := msg.GetQueuePosition(); turn > 0 {
+			waits(int(turn))
+			continue
 		}
 		progress(msg.GetDoneBytes(), msg.GetTotalBytes())
 		if msg.GetImage() != nil {

@@ -64,6 +64,10 @@ type Attempt struct {
 	SpecHash string
 	// Number counts the lives, from 1.
 	Number uint64
+	// Images has the digest of the image of each container, by the name of that, as it
+	// was found for an earlier life with the same spec. StepImages adds what is missing,
+	// and takes another one for an image that is nowhere any more.
+	Images map[string]string
 	// Disks has the host path of each granted disk by its name.
 	Disks map[string]string
 	// Progress is called, if not nil, while a slow step goes on, with a sentence for

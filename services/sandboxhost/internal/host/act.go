@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"time"
 
@@ -187,6 +188,7 @@ func (k *keeper) act(ctx context.Context, a engine.Action, at moment) error {
 		Wish:     k.rec.GetWish(),
 		SpecHash: k.hash,
 		Number:   k.rec.GetStatus().GetAttempt(),
+		Images:   imagesOf(k.rec.GetStatus()),
 		Disks:    k.disks(),
 		Progress: k.report,
 	}
@@ -209,10 +211,23 @@ func (k *keeper) act(ctx context.Context, a engine.Action, at moment) error {
 	}
 	switch a.Step {
 	case engine.StepImages:
-		k.life.images = attempt.SpecHash == k.hash
+		return k.imagesPresent(attempt)
 	case engine.StepSignal:
 		k.life.signalled[a.ContainerID] = a.Signal
 	}
+	return nil
+}
+
+// imagesPresent notes, before anything is made of them, which images an attempt has: a
+// later one is made of the same.
+func (k *keeper) imagesPresent(a engine.Attempt) error {
+	current := a.SpecHash == k.hash && a.Number == k.rec.GetStatus().GetAttempt()
+	if current && !maps.Equal(a.Images, imagesOf(k.rec.GetStatus())) {
+		if err := k.change(durable, func(r *sandboxhostv1.SandboxRecord) { noteImages(r, a.Images) }); err != nil {
+			return err
+		}
+	}
+	k.life.images = a.SpecHash == k.hash
 	return nil
 }
 

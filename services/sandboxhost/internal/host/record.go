@@ -42,6 +42,10 @@ func newRecord(wish *sandboxhostv1.Wish, hash, boot string, at moment) *sandboxh
 
 // startAttempt makes attempt n the current one.
 func startAttempt(r *sandboxhostv1.SandboxRecord, n uint64, hash string, at moment) {
+	var digests map[string]string
+	if r.GetAttemptSpecHash() == hash { // it goes on with what it was started with
+		digests = imagesOf(r.GetStatus())
+	}
 	r.AttemptSpecHash = hash
 	r.End = endNone
 	r.StopSentBoottime, r.RunningSinceBoottime, r.NextAtBoottime, r.Stops, r.StopSignals = nil, nil, nil, nil, nil
@@ -49,10 +53,30 @@ func startAttempt(r *sandboxhostv1.SandboxRecord, n uint64, hash string, at mome
 	s.Attempt, s.NextAt, s.PhaseTimes, s.Reason, s.Message = n, nil, nil, "", ""
 	s.Containers = nil
 	for _, c := range r.GetWish().GetSpec().GetContainers() {
-		s.Containers = append(s.Containers, &resourcev1.ContainerStatus{Name: c.GetName()})
+		s.Containers = append(s.Containers, &resourcev1.ContainerStatus{Name: c.GetName(), ImageDigest: digests[c.GetName()]})
 	}
 	enterPhase(s, pending, at)
 	setReady(r, at)
+}
+
+// imagesOf are the digests of the images of the containers, by their names.
+func imagesOf(s *resourcev1.SandboxStatus) map[string]string {
+	digests := map[string]string{}
+	for _, c := range s.GetContainers() {
+		if c.GetImageDigest() != "" {
+			digests[c.GetName()] = c.GetImageDigest()
+		}
+	}
+	return digests
+}
+
+// noteImages notes what the containers of the current attempt are made of.
+func noteImages(r *sandboxhostv1.SandboxRecord, digests map[string]string) {
+	for _, c := range r.GetStatus().GetContainers() {
+		if d := digests[c.GetName()]; d != "" {
+			c.ImageDigest = d
+		}
+	}
 }
 
 func enterPhase(s *resourcev1.SandboxStatus, phase resourcev1.SandboxPhase, at moment) {

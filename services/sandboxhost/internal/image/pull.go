@@ -10,13 +10,12 @@ import (
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/containerd/v2/core/remotes"
-	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"staddle.internal/kit/fault"
-	"staddle.internal/kit/logging"
 )
 
 // progressEvery is how often those who wait for a pull are told.
@@ -25,8 +24,17 @@ const progressEvery = 250 * time.Millisecond
 // abortLimit bounds how long it takes to throw away what a failed pull left.
 const abortLimit = 10 * time.Second
 
-// Progress is told how many bytes of an image are present, so far as is known.
-type Progress func(done, total int64)
+// Progress is told how far a pull is, every now and then.
+type Progress func(State)
+
+// State is how far a pull is.
+type State struct {
+	// Done and Total are bytes of the image's parts: present, and all, so far as is known.
+	Done, Total int64
+	// Turn is 1 for the pull that begins next, and 0 for one that goes on: the node does
+	// AtOnce pulls at once.
+	Turn, AtOnce int
+}
 
 // Policy says when a registry is asked for an image.
 type Policy int
@@ -94,7 +102,7 @@ func (s *Store) Pull(ctx context.Context, ref string, progress Progress) (Image,
 			return Image{}, context.Cause(ctx)
 		case <-ticker.C:
 			if progress != nil {
-				progress(f.progress(ctx, c.ContentStore()))
+				progress(s.state(ctx, c.ContentStore(), f))
 			}
 		}
 	}
@@ -105,12 +113,14 @@ type flight struct {
 	cancel  context.CancelFunc
 	waiting int // guarded by the store
 
+	turn  chan struct{} // in the queue
 	done  chan struct{}
 	image Image // valid once done
 	err   error
 
 	mu    sync.Mutex
 	parts map[digest.Digest]ocispec.Descriptor
+	cause error // why the first part failed that did
 }
 
 // join begins a pull, or joins the one that goes on. The pull has an end of its
@@ -123,15 +133,12 @@ func (s *Store) join(ctx context.Context, c *containerd.Client, name string) *fl
 		return f
 	}
 	own, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	f := &flight{cancel: cancel, waiting: 1, done: make(chan struct{}), parts: map[digest.Digest]ocispec.Descriptor{}}
+	f := &flight{cancel: cancel, waiting: 1, turn: make(chan struct{}), done: make(chan struct{}), parts: map[digest.Digest]ocispec.Descriptor{}}
 	s.flights[name] = f
 	go func() { // owned by the flight; ends when the pull does, and all who wait see it
 		done := sync.OnceFunc(func() { close(f.done) })
 		defer done()
-		f.image, f.err = s.fetch(own, c, name, f)
-		if f.err != nil {
-			s.throwAway(own, c, name, f)
-		}
+		f.image, f.err = s.inTurn(own, c, name, f)
 		s.land(name, f)
 		done() // nobody waits for the memory
 		giveBack()
@@ -160,18 +167,84 @@ func (s *Store) land(name string, f *flight) {
 	}
 }
 
+// inTurn pulls when it is this pull's turn.
+func (s *Store) inTurn(ctx context.Context, c *containerd.Client, name string, f *flight) (Image, error) {
+	if err := s.queue.enter(ctx, f.turn); err != nil {
+		return Image{}, classify("pull image "+name+": it waited for its turn", err)
+	}
+	defer s.queue.leave()
+	lease, err := s.hold(ctx, c, name)
+	if err != nil {
+		s.letGo(ctx, c, lease, false)
+		return Image{}, fmt.Errorf("pull image %s: %w", name, err)
+	}
+	img, err := s.replace(leases.WithLease(ctx, lease.ID), c, lease, name, f)
+	if worthKeeping(err) {
+		s.sweepLater()
+		return Image{}, err
+	}
+	s.letGo(ctx, c, lease, err != nil)
+	return img, err
+}
+
+// replace fetches an image, and keeps what its name meant before.
+func (s *Store) replace(ctx context.Context, c *containerd.Client, lease leases.Lease, name string, f *flight) (Image, error) {
+	old, err := before(ctx, c, lease, name)
+	if err != nil {
+		return Image{}, fmt.Errorf("pull image %s: %w", name, err)
+	}
+	img, err := s.fetch(ctx, c, name, f)
+	if err != nil {
+		return Image{}, err
+	}
+	if err := s.keepMoved(ctx, c, old, img.Digest); err != nil {
+		return Image{}, fmt.Errorf("pull image %s: %w", name, err)
+	}
+	return img, nil
+}
+
+// worthKeeping says whether the next pull may go on with what one that failed has left.
+// What is left by one that cannot succeed, or that has filled the disk, goes at once.
+func worthKeeping(err error) bool { return errors.Is(err, fault.Unavailable) }
+
 func (s *Store) fetch(ctx context.Context, c *containerd.Client, name string, f *flight) (Image, error) {
+	origins, creds, err := s.origins(ctx, name)
+	if err != nil {
+		return Image{}, fmt.Errorf("pull image %s: %w", name, err)
+	}
+	defer closeIdle(origins)
+	src := &source{origins: origins, creds: creds}
 	img, err := c.Pull(ctx, name,
-		containerd.WithResolver(s.resolver()),
+		containerd.WithResolver(src),
 		containerd.WithPullUnpack,
 		containerd.WithPullSnapshotter(s.cfg.Snapshotter),
 		containerd.WithUnpackOpts(s.unpacking()),
 		containerd.WithImageHandler(images.HandlerFunc(f.see)),
+		containerd.WithImageHandlerWrapper(s.transferOf(src, c.ContentStore(), name, f).wrap),
 	)
 	if err != nil {
-		return Image{}, s.withFigures(ctx, classify("pull image "+name, err), f.size())
+		return Image{}, s.withFigures(ctx, classify("pull image "+name, f.why(err)), f.size())
 	}
 	return s.ready(ctx, c, img.Metadata())
+}
+
+// failed notes why a part could not be had. The first tells why; those after it may
+// only have been called off.
+func (f *flight) failed(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.cause == nil {
+		f.cause = err
+	}
+}
+
+func (f *flight) why(err error) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.cause != nil {
+		return f.cause
+	}
+	return err
 }
 
 // see notes a part of the image for the progress, and refuses it before it is
@@ -204,6 +277,15 @@ func (f *flight) seen() []ocispec.Descriptor {
 	return parts
 }
 
+// state is how far a pull is.
+func (s *Store) state(ctx context.Context, store content.Store, f *flight) State {
+	if turn := s.queue.position(f.turn); turn > 0 {
+		return State{Turn: turn, AtOnce: s.queue.size}
+	}
+	done, total := f.progress(ctx, store)
+	return State{Done: done, Total: total, AtOnce: s.queue.size}
+}
+
 // progress counts the bytes that are present. What cannot be asked now counts as
 // nothing: the figure is for people.
 func (f *flight) progress(ctx context.Context, store content.Store) (done, total int64) {
@@ -224,31 +306,14 @@ func (f *flight) progress(ctx context.Context, store content.Store) (done, total
 	return done, total
 }
 
-// throwAway removes what a failed pull has written in part, so that it takes no
-// room and no later pull builds on it. Parts that another pull is writing stay.
-func (s *Store) throwAway(ctx context.Context, c *containerd.Client, name string, f *flight) {
-	s.mu.Lock()
-	alone := len(s.flights) == 0 || len(s.flights) == 1 && s.flights[name] == f
-	s.mu.Unlock()
-	if !alone {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), abortLimit)
-	defer cancel()
-	for _, desc := range f.seen() {
-		err := c.ContentStore().Abort(ctx, remotes.MakeRefKey(ctx, desc))
-		if err != nil && !errdefs.IsNotFound(err) {
-			s.deps.Log.Warn("part of image not removed", logging.Component(name), logging.Err(err))
-			return
-		}
-	}
-}
-
 // Sentence says how far a pull is, for people.
-func Sentence(ref string, done, total int64) string {
+func Sentence(ref string, at State) string {
 	const mib = 1 << 20
-	if total == 0 {
+	switch {
+	case at.Turn > 0:
+		return fmt.Sprintf("waiting to begin pulling %s: number %d in the queue, this node pulls %d images at once (images.max_pulls)", ref, at.Turn, at.AtOnce)
+	case at.Total == 0:
 		return fmt.Sprintf("pulling %s", ref)
 	}
-	return fmt.Sprintf("pulling %s: %d of %d MiB", ref, done/mib, (total+mib-1)/mib)
+	return fmt.Sprintf("pulling %s: %d of %d MiB", ref, at.Done/mib, (at.Total+mib-1)/mib)
 }

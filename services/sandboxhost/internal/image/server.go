@@ -47,8 +47,8 @@ func NewServer(s *Store, deps ServerDeps) *Server { return &Server{store: s, dep
 func (s *Server) PullImage(req *sandboxhostv1.PullImageRequest, stream grpc.ServerStreamingServer[sandboxhostv1.PullImageResponse]) error {
 	ctx, cancel := context.WithCancelCause(stream.Context())
 	defer cancel(nil)
-	progress := func(done, total int64) {
-		if err := stream.Send(&sandboxhostv1.PullImageResponse{DoneBytes: done, TotalBytes: total}); err != nil {
+	progress := func(at State) {
+		if err := stream.Send(&sandboxhostv1.PullImageResponse{DoneBytes: at.Done, TotalBytes: at.Total, QueuePosition: int32(at.Turn)}); err != nil {
 			cancel(err)
 		}
 	}

@@ -43,6 +43,14 @@ type Config struct {
 	Snapshotter string
 	// PlainHTTP lists registry hosts that may be spoken to without TLS.
 	PlainHTTP []string
+	// RegistryDir says how registries are reached, and AuthFile holds credentials for
+	// them; see config.Images. Empty means none.
+	RegistryDir, AuthFile string
+	// MaxPulls and MaxLayers bound how many images, and how many layers of one, are
+	// fetched at once. 0 means 3.
+	MaxPulls, MaxLayers int
+	// StallTimeout is after how long without a byte a transfer is given up. 0 means 30 s.
+	StallTimeout time.Duration
 }
 
 // Deps are what the store works with.
@@ -81,19 +89,21 @@ type Store struct {
 	deps   Deps
 	unpack *locks
 	uses   *uses
+	queue  *queue
 
 	mu      sync.Mutex
 	flights map[string]*flight
 	known   map[digest.Digest]Image // by target; what never changes
 	roots   []string                // folders of the runtime, once it was asked
 	room    *Sweeper                // who makes room; nil where nobody does
+	sweep   *time.Timer
 }
 
 // New returns the store. It opens nothing.
 func New(cfg Config, deps Deps) *Store {
 	deps.Client = keeping(deps.Client)
 	return &Store{
-		cfg: cfg, deps: deps, unpack: &locks{held: map[string]chan struct{}{}}, uses: newUses(),
+		cfg: cfg, deps: deps, unpack: &locks{held: map[string]chan struct{}{}}, uses: newUses(), queue: &queue{size: cfg.pulls()},
 		flights: map[string]*flight{}, known: map[digest.Digest]Image{},
 	}
 }

@@ -1634,7 +1634,11 @@ type ContainerStatus struct {
 	// Conditions, one per type, of what its spec asks to be watched: "Started" (startup
 	// probe), "Live" (liveness probe), "Ready" (readiness probe), "Listening" (ports).
 	// Empty while it does not run. At most 8.
-	Conditions    []*Condition `protobuf:"bytes,8,rep,name=conditions,proto3" json:"conditions,omitempty"`
+	Conditions []*Condition `protobuf:"bytes,8,rep,name=conditions,proto3" json:"conditions,omitempty"`
+	// Digest of the image that it is made of: "sha256:…". Later attempts for the same
+	// spec are made of the same, though the tag may mean another by then. Empty until
+	// the image is present.
+	ImageDigest   string `protobuf:"bytes,9,opt,name=image_digest,json=imageDigest,proto3" json:"image_digest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1723,6 +1727,13 @@ func (x *ContainerStatus) GetConditions() []*Condition {
 		return x.Conditions
 	}
 	return nil
+}
+
+func (x *ContainerStatus) GetImageDigest() string {
+	if x != nil {
+		return x.ImageDigest
+	}
+	return ""
 }
 
 // ContainerExit says how a container ended. An answer that was not to be had
@@ -2002,7 +2013,7 @@ const file_staddle_resource_v1_sandbox_proto_rawDesc = "" +
 	"\tPhaseTime\x12A\n" +
 	"\x05phase\x18\x01 \x01(\x0e2!.staddle.resource.v1.SandboxPhaseB\b\xbaH\x05\x82\x01\x02\x10\x01R\x05phase\x129\n" +
 	"\n" +
-	"entered_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\tenteredAt\"\xf1\x02\n" +
+	"entered_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\tenteredAt\"\x9e\x03\n" +
 	"\x0fContainerStatus\x12\x1b\n" +
 	"\x04name\x18\x01 \x01(\tB\a\xbaH\x04r\x02\x18 R\x04name\x12\x18\n" +
 	"\x02id\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x02id\x12\x10\n" +
@@ -2014,7 +2025,8 @@ const file_staddle_resource_v1_sandbox_proto_rawDesc = "" +
 	"\x06limits\x18\a \x01(\v2#.staddle.resource.v1.ResourceLimitsR\x06limits\x12H\n" +
 	"\n" +
 	"conditions\x18\b \x03(\v2\x1e.staddle.resource.v1.ConditionB\b\xbaH\x05\x92\x01\x02\x10\bR\n" +
-	"conditions\"\x8b\x02\n" +
+	"conditions\x12+\n" +
+	"\fimage_digest\x18\t \x01(\tB\b\xbaH\x05r\x03\x18\x80\x02R\vimageDigest\"\x8b\x02\n" +
 	"\rContainerExit\x12%\n" +
 	"\tcontainer\x18\x01 \x01(\tB\a\xbaH\x04r\x02\x18 R\tcontainer\x12\x18\n" +
 	"\aattempt\x18\x02 \x01(\x04R\aattempt\x12\x12\n" +

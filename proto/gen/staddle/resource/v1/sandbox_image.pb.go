@@ -30,8 +30,8 @@ const (
 	PullPolicy_PULL_POLICY_UNSPECIFIED PullPolicy = 0
 	// When the image is not present on the node.
 	PullPolicy_PULL_POLICY_IF_NOT_PRESENT PullPolicy = 1
-	// At each attempt. What is present already is not fetched again, but an attempt
-	// waits, and is tried again, while the registry cannot be reached.
+	// At the first attempt for a spec. What is present already is not fetched again,
+	// but the attempt waits, and is tried again, while the registry cannot be reached.
 	PullPolicy_PULL_POLICY_ALWAYS PullPolicy = 2
 	// Never. An attempt fails if the image is not present; the restart policy decides
 	// whether there is another.

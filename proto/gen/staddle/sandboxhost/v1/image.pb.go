@@ -87,7 +87,10 @@ type PullImageResponse struct {
 	// Bytes of all its parts, so far as they are known.
 	TotalBytes int64 `protobuf:"varint,2,opt,name=total_bytes,json=totalBytes,proto3" json:"total_bytes,omitempty"`
 	// The image. Set only in the last message: it is present.
-	Image         *Image `protobuf:"bytes,3,opt,name=image,proto3" json:"image,omitempty"`
+	Image *Image `protobuf:"bytes,3,opt,name=image,proto3" json:"image,omitempty"`
+	// 1 for the pull that begins next, and so on: the node pulls only so many
+	// images at once (images.max_pulls). 0 means that it does not wait.
+	QueuePosition int32 `protobuf:"varint,4,opt,name=queue_position,json=queuePosition,proto3" json:"queue_position,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -141,6 +144,13 @@ func (x *PullImageResponse) GetImage() *Image {
 		return x.Image
 	}
 	return nil
+}
+
+func (x *PullImageResponse) GetQueuePosition() int32 {
+	if x != nil {
+		return x.QueuePosition
+	}
+	return 0
 }
 
 // ImportImageRequest is a part of an archive.
@@ -963,13 +973,14 @@ const file_staddle_sandboxhost_v1_image_proto_rawDesc = "" +
 	"\x10PullImageRequest\x12 \n" +
 	"\x05image\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x04R\x05image\x12\x18\n" +
-	"\arefresh\x18\x02 \x01(\bR\arefresh\"\x88\x01\n" +
+	"\arefresh\x18\x02 \x01(\bR\arefresh\"\xaf\x01\n" +
 	"\x11PullImageResponse\x12\x1d\n" +
 	"\n" +
 	"done_bytes\x18\x01 \x01(\x03R\tdoneBytes\x12\x1f\n" +
 	"\vtotal_bytes\x18\x02 \x01(\x03R\n" +
 	"totalBytes\x123\n" +
-	"\x05image\x18\x03 \x01(\v2\x1d.staddle.sandboxhost.v1.ImageR\x05image\"5\n" +
+	"\x05image\x18\x03 \x01(\v2\x1d.staddle.sandboxhost.v1.ImageR\x05image\x12%\n" +
+	"\x0equeue_position\x18\x04 \x01(\x05R\rqueuePosition\"5\n" +
 	"\x12ImportImageRequest\x12\x1f\n" +
 	"\x05chunk\x18\x01 \x01(\fB\t\xbaH\x06z\x04\x18\x80\x80\x04R\x05chunk\"L\n" +
 	"\x13ImportImageResponse\x125\n" +

@@ -38,10 +38,14 @@ type ImageServiceClient interface {
 	// PullImage makes an image present and sends its progress until it is. Pulls
 	// of the same image are done once; a caller that leaves does not end the
 	// pull for others. Safe to repeat; an image that is present is fetched again
-	// only with refresh. Returns Invalid for a bad reference; NotFound if the
-	// registry has no such image, or none for this platform; Denied if the
-	// registry asks for other credentials; Unavailable if it cannot be reached,
-	// and while the host is not ready; Exhausted if the disk is full.
+	// only with refresh; one that was cut goes on where it was, for a day.
+	// Returns Invalid for a bad reference, and with the reason IMAGE_BROKEN for
+	// an image that cannot be unpacked; NotFound if the registry has no such
+	// image, or with the reason IMAGE_OTHER_PLATFORM none for this platform;
+	// Denied if the registry asks for other credentials; Unavailable if it
+	// cannot be reached, with the reason REGISTRY_CONFIG_INVALID if what the node
+	// is told of it is wrong, IMAGE_PART_BROKEN if no host gives what a digest
+	// says, and while the host is not ready; Exhausted if the disk is full.
 	PullImage(ctx context.Context, in *PullImageRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[PullImageResponse], error)
 	// ImportImage reads an OCI or docker archive sent in chunks and makes its
 	// images present. They are kept for the time that the node's configuration gives to
@@ -205,10 +209,14 @@ type ImageServiceServer interface {
 	// PullImage makes an image present and sends its progress until it is. Pulls
 	// of the same image are done once; a caller that leaves does not end the
 	// pull for others. Safe to repeat; an image that is present is fetched again
-	// only with refresh. Returns Invalid for a bad reference; NotFound if the
-	// registry has no such image, or none for this platform; Denied if the
-	// registry asks for other credentials; Unavailable if it cannot be reached,
-	// and while the host is not ready; Exhausted if the disk is full.
+	// only with refresh; one that was cut goes on where it was, for a day.
+	// Returns Invalid for a bad reference, and with the reason IMAGE_BROKEN for
+	// an image that cannot be unpacked; NotFound if the registry has no such
+	// image, or with the reason IMAGE_OTHER_PLATFORM none for this platform;
+	// Denied if the registry asks for other credentials; Unavailable if it
+	// cannot be reached, with the reason REGISTRY_CONFIG_INVALID if what the node
+	// is told of it is wrong, IMAGE_PART_BROKEN if no host gives what a digest
+	// says, and while the host is not ready; Exhausted if the disk is full.
 	PullImage(*PullImageRequest, grpc.ServerStreamingServer[PullImageResponse]) error
 	// ImportImage reads an OCI or docker archive sent in chunks and makes its
 	// images present. They are kept for the time that the node's configuration gives to

@@ -51,7 +51,7 @@ func (e *Engine) create(ctx context.Context, uid id.Sandbox, a engine.Attempt, n
 	if err := e.clearEarlier(ctx, c); err != nil {
 		return err
 	}
-	img, err := e.images.Find(ctx, spec.GetImage())
+	img, err := e.images.Find(ctx, image.Pinned(spec.GetImage(), a.Images[name]))
 	if err != nil {
 		return err
 	}

@@ -18,6 +18,7 @@ package containerd
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -67,8 +68,8 @@ type Config struct {
 	CgroupParent string
 	// Network is the sandbox network.
 	Network config.Network
-	// PlainHTTP lists registries that may be spoken to without TLS.
-	PlainHTTP []string
+	// Images says where images come from.
+	Images config.Images
 	// LogMaxSize is how much is kept of one output stream, in bytes.
 	LogMaxSize int64
 	// Node is the name of the node.
@@ -141,7 +142,10 @@ func New(cfg Config, deps Deps) *Engine {
 		logs.Config{Dir: filepath.Join(data, "logs"), Run: run, MaxSize: cfg.LogMaxSize},
 		logs.Deps{Log: deps.Log, FDs: deps.FDs})
 	e.images = image.New(
-		image.Config{Snapshotter: snapshotter, PlainHTTP: cfg.PlainHTTP},
+		image.Config{
+			Snapshotter: snapshotter, PlainHTTP: cfg.Images.PlainHTTP, RegistryDir: cfg.Images.RegistryDir, AuthFile: cfg.Images.AuthFile,
+			MaxPulls: cfg.Images.MaxPulls, MaxLayers: cfg.Images.MaxLayers, StallTimeout: cfg.Images.StallTimeout.Std(),
+		},
 		image.Deps{Client: e.ask, Log: deps.Log})
 	e.secrets = secret.NewFiles(filepath.Join(run, "secrets"))
 	e.users = newUsers(e)
@@ -219,26 +223,46 @@ func (e *Engine) prepareImages(ctx context.Context, a engine.Attempt) error {
 		return err
 	}
 	type need struct {
-		ref    string
-		policy image.Policy
+		ref, digest string
+		policy      image.Policy
 	}
-	seen := map[need]bool{}
+	seen := map[need]image.Image{}
 	for _, c := range a.Wish.GetSpec().GetContainers() {
-		ref, policy := c.GetImage(), pullPolicy(c)
-		if seen[need{ref, policy}] {
-			continue
-		}
-		seen[need{ref, policy}] = true
-		progress := func(done, total int64) {
-			if a.Progress != nil {
-				a.Progress(image.Sentence(ref, done, total))
+		wanted := need{c.GetImage(), a.Images[c.GetName()], pullPolicy(c)}
+		img, ok := seen[wanted]
+		if !ok {
+			var err error
+			if img, err = e.prepareImage(ctx, a, wanted.ref, wanted.digest, wanted.policy); err != nil {
+				return err
 			}
+			seen[wanted] = img
 		}
-		if _, err := e.images.Prepare(ctx, ref, policy, progress); err != nil {
-			return err
+		if a.Images != nil {
+			a.Images[c.GetName()] = img.Digest.String()
 		}
 	}
 	return nil
+}
+
+// prepareImage makes one image present: what an earlier life was made of, if that is
+// still to be had, else what the reference means now.
+func (e *Engine) prepareImage(ctx context.Context, a engine.Attempt, ref, digest string, policy image.Policy) (image.Image, error) {
+	progress := func(at image.State) {
+		if a.Progress != nil {
+			a.Progress(image.Sentence(ref, at))
+		}
+	}
+	if digest != "" {
+		pinned := policy
+		if pinned == image.Always { // a digest never means anything else
+			pinned = image.IfNotPresent
+		}
+		img, err := e.images.Prepare(ctx, image.Pinned(ref, digest), pinned, progress)
+		if !errors.Is(err, fault.NotFound) {
+			return img, err
+		}
+	}
+	return e.images.Prepare(ctx, ref, policy, progress)
 }
 
 func pullPolicy(c *resourcev1.ContainerSpec) image.Policy {

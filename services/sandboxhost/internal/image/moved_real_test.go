@@ -1,0 +1,66 @@
+package image
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/leases"
+
+	"staddle.internal/services/sandboxhost/internal/testimage"
+)
+
+// What a tag meant is there as long as it is needed, though the tag means another image
+// and the registry is gone. (IMG-5)
+func TestStore_KeepsWhatATagMeant(t *testing.T) {
+	d := open(t, nil)
+	ref := d.push(t, "test/prog:1", testimage.New(t))
+	s := newConfigured(t, nil)
+	old, err := s.Ensure(t.Context(), ref, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.push(t, "test/prog:1", withLayers(t, 1000))
+	young, err := s.Pull(t.Context(), ref, nil)
+	if err != nil || young.Digest == old.Digest {
+		t.Fatalf("got %+v, %v", young, err)
+	}
+	d.rules(nil)
+	manager := s.runtime.Client(t).LeasesService() // one that ends at once collects garbage
+	lease, err := manager.Create(t.Context(), leases.WithRandomID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := manager.Delete(t.Context(), lease, leases.SynchronousDelete); err != nil {
+		t.Fatal(err)
+	}
+	again := New(s.cfg, s.deps) // which knows nothing by heart
+	for _, want := range []Image{old, young} {
+		pinned := Pinned(ref, want.Digest.String())
+		got, err := again.Prepare(t.Context(), pinned, IfNotPresent, nil)
+		if err != nil || got.Digest != want.Digest || got.ChainID != want.ChainID {
+			t.Errorf("%s: got %+v, %v", pinned, got, err)
+		}
+	}
+	if got := d.requests(every); len(got) != 0 {
+		t.Errorf("the registry was asked %v", got)
+	}
+	if _, err := again.Remove(t.Context(), Pinned(ref, old.Digest.String()), nil, time.Now()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestPinned(t *testing.T) {
+	digest := "sha256:" + strings.Repeat("a", 64)
+	for ref, want := range map[string]string{
+		"web:1": "docker.io/library/web@" + digest, "reg:5000/a/b": "reg:5000/a/b@" + digest,
+		"reg:5000/a/b:1@sha256:" + strings.Repeat("b", 64): "reg:5000/a/b@" + digest, "not a reference": "not a reference",
+	} {
+		if got := Pinned(ref, digest); got != want {
+			t.Errorf("%s: got %s, want %s", ref, got, want)
+		}
+	}
+	if got := Pinned("web:1", ""); got != "web:1" {
+		t.Errorf("without a digest: got %s", got)
+	}
+}

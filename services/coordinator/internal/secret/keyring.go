@@ -17,7 +17,7 @@ import (
 	"staddle.internal/kit/fault"
 )
 
-// ReasonKeysMissing, of Unavailable, means that this coordinator does not have the
+// ReasonKeysMissing is of Unavailable: this coordinator does not have the
 // keys by which the cluster's secrets are encrypted.
 const ReasonKeysMissing = "SECRET_KEYS_MISSING"
 

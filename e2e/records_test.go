@@ -106,7 +106,7 @@ func full() []*resourcev1.Resource {
 	}
 	return []*resourcev1.Resource{
 		{Meta: meta(kindSandbox), Kind: &resourcev1.Resource_Sandbox{Sandbox: &resourcev1.Sandbox{Spec: &resourcev1.SandboxSpec{
-			Desired: resourcev1.DesiredState_DESIRED_STATE_RUNNING, Network: resourcev1.NetworkMode_NETWORK_MODE_HOST,
+			Desired: resourcev1.DesiredState_DESIRED_STATE_RUNNING, Network: resourcev1.NetworkMode_NETWORK_MODE_SANDBOX,
 			RestartPolicy: resourcev1.RestartPolicy_RESTART_POLICY_NEVER, TerminationGracePeriod: durationpb.New(3 * time.Second), Hostname: "host",
 			Disconnect:   &resourcev1.DisconnectPolicy{StopAfter: durationpb.New(time.Minute)},
 			NodeSelector: map[string]string{"zone": "a"},
@@ -117,6 +117,7 @@ func full() []*resourcev1.Resource {
 			ScratchVolumes: []*resourcev1.ScratchVolume{{Name: "work"}},
 			ShmSizeBytes:   proto.Int64(1 << 20),
 			Sysctls:        []*resourcev1.Sysctl{{Name: "net.core.somaxconn", Value: "512"}},
+			UserNamespace:  true,
 			Containers:     []*resourcev1.ContainerSpec{fullContainer(), fullHelper(), fullInit()},
 		}}}},
 		{Meta: meta(kindDisk), Kind: &resourcev1.Resource_Disk{Disk: &resourcev1.Disk{Spec: &resourcev1.DiskSpec{Node: "node9"}}}},

@@ -40,6 +40,8 @@ type Node struct {
 	Containerd Containerd `yaml:"containerd"`
 	// Network is the node's own sandbox network.
 	Network Network `yaml:"network"`
+	// UserNamespaces are the ids for sandboxes with a user namespace.
+	UserNamespaces UserNamespaces `yaml:"user_namespaces"`
 	// AllowHostNetwork lets sandboxes ask for the host's network.
 	AllowHostNetwork bool `yaml:"allow_host_network"`
 	// AllowPrivileged lets sandboxes ask for all that root of the node can do.
@@ -107,6 +109,20 @@ type Network struct {
 	// Disable means that there is no sandbox network on this node.
 	Disable bool `yaml:"disable"`
 }
+
+// UserNamespaces are the ids of users and groups that sandboxes with a user namespace
+// have on the node: ranges of IDRange ids, one after the other. Nobody else may have
+// them, nor another node on the same machine.
+type UserNamespaces struct {
+	// FirstID is the first id of the first range; a multiple of IDRange, at least that.
+	FirstID uint32 `yaml:"first_id"`
+	// Ranges is how many sandboxes may have one at a time; 0 to 16384. 0 means that
+	// there are no user namespaces.
+	Ranges int `yaml:"ranges"`
+}
+
+// IDRange is how many ids a sandbox with a user namespace has.
+const IDRange = 1 << 16
 
 // Images bounds where images come from.
 type Images struct {
@@ -205,6 +221,8 @@ func DefaultNode() Node {
 			Bridge: "staddle0",
 			Subnet: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 77, 0, 0}), 16),
 		},
+		// systemd's list of ids has nobody there, and useradd ends long before.
+		UserNamespaces: UserNamespaces{FirstID: 0x7000_0000, Ranges: 1024},
 		Images: Images{MaxPulls: 3, MaxLayers: 3, StallTimeout: Duration(30 * time.Second), GC: ImageGC{
 			HighPercent: 85, LowPercent: 80, MinFree: 256 << 20,
 			MinAge: Duration(10 * time.Minute), ImportGrace: Duration(7 * 24 * time.Hour),

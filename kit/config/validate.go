@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"math"
 	"net"
 	"path/filepath"
 	"regexp"
@@ -74,6 +75,7 @@ func (n *Node) Validate() []Problem {
 	c.absolute("containerd.address", n.Containerd.Address)
 	c.label("containerd.namespace", n.Containerd.Namespace)
 	c.network(n.Network)
+	c.userNamespaces(n.UserNamespaces)
 	c.allowed(n)
 	c.images(n.Images)
 	c.imageGC(n.Images.GC)
@@ -119,6 +121,17 @@ func (c *checks) network(n Network) {
 		"write an IPv4 network from /8 to /28, like 10.77.0.0/16")
 	c.must(!ok || n.Subnet == n.Subnet.Masked(), "network.subnet", fmt.Sprintf("%s has host bits", n.Subnet),
 		"write "+n.Subnet.Masked().String())
+}
+
+// userNamespaces: the id 4294967295 means nobody to the kernel.
+func (c *checks) userNamespaces(u UserNamespaces) {
+	c.must(u.FirstID >= IDRange && u.FirstID%IDRange == 0, "user_namespaces.first_id",
+		fmt.Sprintf("%d is no begin of a range", u.FirstID), fmt.Sprintf("write a multiple of %d, like 1879048192", IDRange))
+	ok := u.Ranges >= 0 && u.Ranges <= 1<<14
+	c.must(ok, "user_namespaces.ranges", fmt.Sprintf("%d is out of bounds", u.Ranges), "write a number from 0 to 16384")
+	most := (math.MaxUint32 - uint64(u.FirstID)) / IDRange
+	c.must(!ok || uint64(u.Ranges) <= most, "user_namespaces.ranges", fmt.Sprintf("%d ranges end behind the last id", u.Ranges),
+		fmt.Sprintf("write %d or less, or a lower first_id", most))
 }
 
 func (c *checks) images(i Images) {

@@ -122,23 +122,25 @@ func rulesOf(c *config.Node) permit.Rules {
 		HostNetwork: c.AllowHostNetwork, SandboxNetwork: !c.Network.Disable,
 		Privileged: c.AllowPrivileged, Unconfined: c.AllowUnconfined, HostPaths: c.AllowHostPaths,
 		Devices: c.AllowDevices, Capabilities: c.AllowCapabilities, Sysctls: c.AllowSysctls,
+		UserNamespaces: c.UserNamespaces.Ranges > 0,
 	}
 }
 
 func newEngine(p *process.Process, initProgram string) *containerd.Engine {
 	return containerd.New(
 		containerd.Config{
-			Address:      p.Config.Containerd.Address,
-			Namespace:    p.Config.Containerd.Namespace,
-			State:        filepath.Join(p.Paths.Run(), config.ContainerdName),
-			Paths:        p.Paths,
-			CgroupParent: p.Config.Sandboxes.CgroupParent,
-			Network:      p.Config.Network,
-			Images:       p.Config.Images,
-			LogMaxSize:   int64(p.Config.Logs.MaxSizePerStream),
-			Node:         p.Config.Name,
-			Rules:        rulesOf(p.Config),
-			Init:         initProgram,
+			Address:        p.Config.Containerd.Address,
+			Namespace:      p.Config.Containerd.Namespace,
+			State:          filepath.Join(p.Paths.Run(), config.ContainerdName),
+			Paths:          p.Paths,
+			CgroupParent:   p.Config.Sandboxes.CgroupParent,
+			Network:        p.Config.Network,
+			Images:         p.Config.Images,
+			LogMaxSize:     int64(p.Config.Logs.MaxSizePerStream),
+			Node:           p.Config.Name,
+			Rules:          rulesOf(p.Config),
+			Init:           initProgram,
+			UserNamespaces: p.Config.UserNamespaces,
 		},
 		containerd.Deps{
 			Log: p.Log, FDs: p.FDs,

@@ -101,6 +101,7 @@ type insideOptions struct {
 	hosts, groups   []string
 	sysctls, fields []string
 	tty, stdin      bool
+	userNamespace   bool
 }
 
 func insideFlags(f *pflag.FlagSet, o *insideOptions) {
@@ -109,6 +110,7 @@ func insideFlags(f *pflag.FlagSet, o *insideOptions) {
 	f.StringArrayVar(&o.groups, "group-add", nil, "further `GROUP` of the user: a number, or a name that the image knows")
 	f.StringArrayVar(&o.sysctls, "sysctl", nil, "parameter of the kernel in its namespaces, as `NAME=VALUE`")
 	f.StringArrayVar(&o.fields, "env-from", nil, "`NAME=FIELD` in the environment: name, uid, node, attempt, address, hostname or container")
+	f.BoolVar(&o.userNamespace, "user-namespace", false, "give it users and groups of its own: root inside is nobody on the node")
 	f.BoolVarP(&o.tty, "tty", "t", false, "give it a terminal")
 	f.BoolVar(&o.stdin, "stdin", false, "keep its standard input open, though nothing is sent to it")
 }
@@ -116,6 +118,7 @@ func insideFlags(f *pflag.FlagSet, o *insideOptions) {
 // add puts it into a spec.
 func (o insideOptions) add(spec *resourcev1.SandboxSpec, c *resourcev1.ContainerSpec) error {
 	spec.Hostname, c.Groups, c.Tty, c.Stdin = o.hostname, o.groups, o.tty, o.stdin
+	spec.UserNamespace = o.userNamespace
 	for _, text := range o.hosts {
 		name, address, ok := strings.Cut(text, ":")
 		if !ok || name == "" || address == "" {

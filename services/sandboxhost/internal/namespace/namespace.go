@@ -1,5 +1,5 @@
-// Package namespace owns the pinned namespaces of sandboxes: network, IPC and
-// UTS, each a bind mount of a namespace file that keeps it alive without any
+// Package namespace owns the pinned namespaces of sandboxes: network, IPC, UTS and,
+// for those that ask for it, user, each a bind mount of a namespace file that keeps it alive without any
 // process, and the shared memory that all containers of a sandbox see.
 //
 // They are made on a thread of their own that ends with its namespaces, so that
@@ -17,7 +17,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -30,9 +30,10 @@ type Kind string
 
 // The kinds that a sandbox has. The pid namespace belongs to each container.
 const (
-	Net Kind = "net"
-	IPC Kind = "ipc"
-	UTS Kind = "uts"
+	Net  Kind = "net"
+	IPC  Kind = "ipc"
+	UTS  Kind = "uts"
+	User Kind = "user" // owns the others, if there is one
 )
 
 // defaultShm bounds the shared memory of one sandbox.
@@ -51,13 +52,27 @@ type Wanted struct {
 	Hostname string
 	// ShmSize is the size of the shared memory in bytes; 0 means 64 MiB.
 	ShmSize int64
+	// Users, if not nil, are the ids that a user namespace of its own has on the node.
+	Users *Users
 }
 
+// Users are the ids of a user namespace, of users and of groups alike: 0 and those
+// that follow inside are First and those that follow on the node.
+type Users struct {
+	// First on the node.
+	First uint32
+	// Count of them.
+	Count uint32
+}
+
+// has says whether a sandbox has a namespace of that kind.
+func (w Wanted) has(k Kind) bool {
+	return k != Net && k != User || k == Net && w.Network || k == User && w.Users != nil
+}
+
+// kinds are those that a sandbox has; the one that owns the others comes first.
 func (w Wanted) kinds() []Kind {
-	if w.Network {
-		return []Kind{Net, IPC, UTS}
-	}
-	return []Kind{IPC, UTS}
+	return slices.DeleteFunc([]Kind{User, Net, IPC, UTS}, func(k Kind) bool { return !w.has(k) })
 }
 
 // New returns the pins below dir, which holds one folder per sandbox. It opens
@@ -109,11 +124,17 @@ func (p *Pins) Close() error {
 }
 
 // Ensure makes the namespaces and the shared memory of a sandbox, or leaves them
-// if they are whole. What is there in part is made anew.
+// if they are whole. What is there in part is made anew. It returns
+// fault.Unavailable if this machine cannot make a user namespace now.
 func (p *Pins) Ensure(uid id.Sandbox, w Wanted) error {
-	whole, err := p.Whole(uid, w.Network)
-	if err != nil || whole {
+	whole, err := p.Whole(uid)
+	if err != nil {
 		return err
+	}
+	if whole {
+		if whole, err = p.same(uid, w); err != nil || whole {
+			return err
+		}
 	}
 	if err := p.unpin(uid); err != nil {
 		return err
@@ -125,7 +146,7 @@ func (p *Pins) Ensure(uid id.Sandbox, w Wanted) error {
 	}
 	err = p.pin(uid, w)
 	if err == nil {
-		err = p.mountShm(uid, w.ShmSize)
+		err = p.mountShm(uid, w)
 	}
 	if err != nil {
 		return errors.Join(fmt.Errorf("pin namespaces of sandbox %s: %w", uid, err), p.unpin(uid))
@@ -133,17 +154,48 @@ func (p *Pins) Ensure(uid id.Sandbox, w Wanted) error {
 	return nil
 }
 
-// Whole says whether all namespaces of a sandbox are pinned and its shared
-// memory is mounted.
-func (p *Pins) Whole(uid id.Sandbox, network bool) (bool, error) {
-	for _, k := range (Wanted{Network: network}).kinds() {
+// Whole says whether all namespaces that a sandbox was made with are pinned and its
+// shared memory is mounted. One without network or user namespace of its own has no
+// pin of it, not even an empty one.
+func (p *Pins) Whole(uid id.Sandbox) (bool, error) {
+	for _, k := range []Kind{User, Net, IPC, UTS} {
 		pinned, err := isPin(p.Path(uid, k))
-		if err != nil || !pinned {
+		if err != nil {
+			return false, err
+		}
+		if pinned {
+			continue
+		}
+		if there, err := p.made(uid, k); err != nil || there || k == IPC || k == UTS {
 			return false, err
 		}
 	}
 	mounted, err := isMount(p.Shm(uid))
 	return mounted, ignore(err, os.ErrNotExist)
+}
+
+// made says whether a pin was made for a sandbox, whole or not.
+func (p *Pins) made(uid id.Sandbox, k Kind) (bool, error) {
+	_, err := os.Lstat(p.Path(uid, k))
+	if err != nil {
+		return false, ignore(err, os.ErrNotExist)
+	}
+	return true, nil
+}
+
+// same says whether the pins that are there are of the wanted kinds, and the user
+// namespace has the wanted ids.
+func (p *Pins) same(uid id.Sandbox, w Wanted) (bool, error) {
+	for _, k := range []Kind{User, Net} {
+		if there, err := p.made(uid, k); err != nil || there != w.has(k) {
+			return false, err
+		}
+	}
+	if w.Users == nil {
+		return true, nil
+	}
+	first, _, err := p.FirstUser(uid)
+	return first == w.Users.First, err
 }
 
 // Release removes all of a sandbox's folder: pins, shared memory, and what else
@@ -164,7 +216,7 @@ func (p *Pins) Sandboxes() ([]id.Sandbox, error) { return List(p.dir) }
 // unpin lets go of namespaces and shared memory.
 func (p *Pins) unpin(uid id.Sandbox) error {
 	var errs []error
-	for _, path := range []string{p.Path(uid, Net), p.Path(uid, IPC), p.Path(uid, UTS), p.Shm(uid)} {
+	for _, path := range []string{p.Shm(uid), p.Path(uid, Net), p.Path(uid, IPC), p.Path(uid, UTS), p.Path(uid, User)} {
 		errs = append(errs, detach(path))
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -173,16 +225,21 @@ func (p *Pins) unpin(uid id.Sandbox) error {
 	return nil
 }
 
-func (p *Pins) mountShm(uid id.Sandbox, size int64) error {
+func (p *Pins) mountShm(uid id.Sandbox, w Wanted) error {
+	size, root := w.ShmSize, uint32(0)
 	if size == 0 {
 		size = defaultShm
+	}
+	if w.Users != nil {
+		root = w.Users.First
 	}
 	path := p.Shm(uid)
 	if err := os.Mkdir(path, 0o1777); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
 	}
 	flags := uintptr(unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC)
-	if err := unix.Mount("shm", path, "tmpfs", flags, "mode=1777,size="+strconv.FormatInt(size, 10)); err != nil {
+	options := fmt.Sprintf("mode=1777,size=%d,uid=%d,gid=%d", size, root, root)
+	if err := unix.Mount("shm", path, "tmpfs", flags, options); err != nil {
 		return fmt.Errorf("mount shared memory: %w", err)
 	}
 	return nil

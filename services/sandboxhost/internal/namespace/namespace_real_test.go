@@ -70,7 +70,7 @@ func TestPins_ManyAtOnce(t *testing.T) {
 	wg.Wait()
 	seen := map[uint64]bool{before: true}
 	for i, uid := range uids {
-		if whole, err := p.Whole(uid, i%4 != 0); err != nil || !whole {
+		if whole, err := p.Whole(uid); err != nil || !whole {
 			t.Errorf("sandbox %d: whole %t, %v", i, whole, err)
 		}
 		if i%4 == 0 {
@@ -141,14 +141,14 @@ func TestPins_NoticesLostPin(t *testing.T) {
 		if err := lose(); err != nil {
 			t.Fatal(err)
 		}
-		if whole, err := p.Whole(uid, true); err != nil || whole {
+		if whole, err := p.Whole(uid); err != nil || whole {
 			t.Errorf("%s: whole %t, %v", name, whole, err)
 		}
 	}
 	if err := p.Ensure(uid, want); err != nil {
 		t.Error(err)
 	}
-	if whole, err := p.Whole(uid, true); err != nil || !whole {
+	if whole, err := p.Whole(uid); err != nil || !whole {
 		t.Errorf("made anew: whole %t, %v", whole, err)
 	}
 	if err := p.Release(uid); err != nil {

@@ -17,31 +17,45 @@ import (
 var flags = map[Kind]int{Net: unix.CLONE_NEWNET, IPC: unix.CLONE_NEWIPC, UTS: unix.CLONE_NEWUTS}
 
 // pin makes new namespaces on a thread that ends with them, and mounts each on
-// its path.
+// its path. Those that a user namespace owns are made by a process that is in it.
 func (p *Pins) pin(uid id.Sandbox, w Wanted) error {
+	if w.Users != nil {
+		return p.pinOwned(uid, w)
+	}
 	return onOwnThread(func() error {
-		all := 0
-		for _, k := range w.kinds() {
-			all |= flags[k]
-		}
-		if err := unix.Unshare(all); err != nil {
+		if err := unix.Unshare(int(allFlags(w))); err != nil {
 			return fmt.Errorf("make namespaces: %w", err)
 		}
-		if err := unix.Sethostname([]byte(w.Hostname)); err != nil {
-			return fmt.Errorf("set host name: %w", err)
-		}
-		if w.Network {
-			if err := loopbackUp(); err != nil {
-				return err
-			}
-		}
-		for _, k := range w.kinds() {
-			if err := mountOn(p.Path(uid, k), "/proc/thread-self/ns/"+string(k)); err != nil {
-				return err
-			}
-		}
-		return nil
+		return p.finish(uid, w, "/proc/thread-self/ns/")
 	})
+}
+
+// finish sets up the namespaces that this thread is in, and pins those in a folder of
+// /proc.
+func (p *Pins) finish(uid id.Sandbox, w Wanted, folder string) error {
+	if err := unix.Sethostname([]byte(w.Hostname)); err != nil {
+		return fmt.Errorf("set host name: %w", err)
+	}
+	if w.Network {
+		if err := loopbackUp(); err != nil {
+			return err
+		}
+	}
+	for _, k := range w.kinds() {
+		if err := mountOn(p.Path(uid, k), folder+string(k)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// allFlags are those of the wanted namespaces but the user's.
+func allFlags(w Wanted) uintptr {
+	all := 0
+	for _, k := range w.kinds() {
+		all |= flags[k]
+	}
+	return uintptr(all)
 }
 
 // onOwnThread runs fn on a thread that ends with it, because fn leaves it in

@@ -36,6 +36,8 @@ type Rules struct {
 	Capabilities []string
 	// Sysctls are names that may be set; one that ends with "*" means all that begin so.
 	Sysctls []string
+	// UserNamespaces is true when the node has ids for user namespaces.
+	UserNamespaces bool
 }
 
 // freeCapabilities are those of docker's default set that ours leaves out: common
@@ -96,6 +98,14 @@ func (r Rules) problems(spec *resourcev1.SandboxSpec) []problem {
 		all = append(all, problem{
 			fault.Denied, "SANDBOX_NETWORK_DISABLED",
 			"asks for a network of its own, node.yaml has network.disable set",
+		})
+	}
+	if spec.GetUserNamespace() && !r.UserNamespaces {
+		all = append(all, denied("USER_NAMESPACES_DISABLED", "", "asks for a user namespace", "set user_namespaces.ranges to more than 0"))
+	}
+	if spec.GetUserNamespace() && slices.ContainsFunc(spec.GetContainers(), func(c *resourcev1.ContainerSpec) bool { return c.GetSecurity().GetPrivileged() }) {
+		all = append(all, problem{
+			fault.Invalid, "PRIVILEGED_IN_USER_NAMESPACE", "has a privileged container in a user namespace, which would take its privilege away; leave out one of them",
 		})
 	}
 	for _, s := range spec.GetSysctls() {

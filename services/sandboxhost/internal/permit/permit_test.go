@@ -56,6 +56,7 @@ func TestRules_RefuseUntilAllowed(t *testing.T) {
 		{"a folder of devices", "DEVICE_NOT_ALLOWED", "allow_devices", device("/dev/dri/card0"), Rules{Devices: []string{"/dev/dri/"}}},
 		{"a sysctl", "SYSCTL_NOT_ALLOWED", "allow_sysctls", sysctl("net.ipv4.ip_forward"), Rules{Sysctls: []string{"net.ipv4.ip_forward"}}},
 		{"sysctls by their beginning", "SYSCTL_NOT_ALLOWED", "allow_sysctls", sysctl("net.ipv4.conf.eth0.rp_filter"), Rules{Sysctls: []string{"net.ipv4.conf.*"}}},
+		{"a user namespace", "USER_NAMESPACES_DISABLED", "user_namespaces.ranges", &resourcev1.SandboxSpec{UserNamespace: true}, Rules{UserNamespaces: true}},
 		{"to outlive others", "OOM_SCORE_NOT_ALLOWED", "allow_privileged", with(&resourcev1.ContainerSpec{OomScoreAdjust: &score}), Rules{Privileged: true}},
 	}
 	for _, tt := range tests {
@@ -128,5 +129,15 @@ func TestRules_HostRootIsTheDeepest(t *testing.T) {
 	r := Rules{HostPaths: []string{"/", "/srv/data", "/srv"}}
 	if root, ok := r.HostRoot("/srv/data/x"); !ok || root != "/srv/data" {
 		t.Errorf("got %q, %t, want /srv/data", root, ok)
+	}
+}
+
+// No node can give privilege and take it away at once.
+func TestRules_PrivilegeInAUserNamespace(t *testing.T) {
+	spec := secured(&resourcev1.SecuritySpec{Privileged: true})
+	spec.UserNamespace = true
+	err := Rules{SandboxNetwork: true, UserNamespaces: true, Privileged: true}.Check("U", spec)
+	if !errors.Is(err, fault.Invalid) || fault.Reason(err) != "PRIVILEGED_IN_USER_NAMESPACE" {
+		t.Errorf("got %v, want Invalid", err)
 	}
 }

@@ -19,7 +19,7 @@ var capabilityNumbers = map[string]uintptr{
 	"CAP_SYS_RAWIO": unix.CAP_SYS_RAWIO, "CAP_SYS_CHROOT": unix.CAP_SYS_CHROOT, "CAP_SYS_PTRACE": unix.CAP_SYS_PTRACE,
 	"CAP_SYS_ADMIN": unix.CAP_SYS_ADMIN, "CAP_SYS_NICE": unix.CAP_SYS_NICE, "CAP_SYS_RESOURCE": unix.CAP_SYS_RESOURCE,
 	"CAP_SYS_TIME": unix.CAP_SYS_TIME, "CAP_MKNOD": unix.CAP_MKNOD, "CAP_LEASE": unix.CAP_LEASE, "CAP_SETFCAP": unix.CAP_SETFCAP,
-	"CAP_SYSLOG": unix.CAP_SYSLOG, "CAP_AUDIT_WRITE": unix.CAP_AUDIT_WRITE, "CAP_PERFMON": unix.CAP_PERFMON, "CAP_BPF": unix.CAP_BPF,
+	"CAP_SYSLOG": unix.CAP_SYSLOG, "CAP_MAC_ADMIN": unix.CAP_MAC_ADMIN, "CAP_AUDIT_WRITE": unix.CAP_AUDIT_WRITE, "CAP_PERFMON": unix.CAP_PERFMON, "CAP_BPF": unix.CAP_BPF,
 }
 
 // capabilities splits names into the numbers that can be given and the names

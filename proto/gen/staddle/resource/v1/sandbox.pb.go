@@ -440,7 +440,16 @@ type SandboxSpec struct {
 	// to 1 TiB. Unset means 64 MiB.
 	ShmSizeBytes *int64 `protobuf:"varint,13,opt,name=shm_size_bytes,json=shmSizeBytes,proto3,oneof" json:"shm_size_bytes,omitempty"`
 	// Parameters of the kernel in its namespaces; at most 32 with different names.
-	Sysctls       []*Sysctl `protobuf:"bytes,14,rep,name=sysctls,proto3" json:"sysctls,omitempty"`
+	Sysctls []*Sysctl `protobuf:"bytes,14,rep,name=sysctls,proto3" json:"sysctls,omitempty"`
+	// True gives its containers a user namespace in common: the ids 0 to 65535 inside
+	// are ids of the node that nobody else has, so that root inside is nobody on the
+	// node. What it mounts shows the same owners as without. Not with the node's own
+	// network. Refused with Denied (USER_NAMESPACES_DISABLED) where node.yaml has
+	// user_namespaces.ranges 0, and with Invalid (PRIVILEGED_IN_USER_NAMESPACE) beside a
+	// privileged container. A node whose kernel or filesystem cannot do it fails the
+	// attempt with USER_NAMESPACES_UNSUPPORTED, and a user or group beyond 65535 with
+	// USER_NOT_MAPPED. False and unset: ids inside are those of the node.
+	UserNamespace bool `protobuf:"varint,20,opt,name=user_namespace,json=userNamespace,proto3" json:"user_namespace,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -564,6 +573,13 @@ func (x *SandboxSpec) GetSysctls() []*Sysctl {
 		return x.Sysctls
 	}
 	return nil
+}
+
+func (x *SandboxSpec) GetUserNamespace() bool {
+	if x != nil {
+		return x.UserNamespace
+	}
+	return false
 }
 
 // DisconnectPolicy says how long a sandbox goes on without a session of its
@@ -1858,7 +1874,7 @@ const file_staddle_resource_v1_sandbox_proto_rawDesc = "" +
 	"\aSandbox\x124\n" +
 	"\x04spec\x18\x01 \x01(\v2 .staddle.resource.v1.SandboxSpecR\x04spec\x12C\n" +
 	"\tplacement\x18\x02 \x01(\v2%.staddle.resource.v1.SandboxPlacementR\tplacement\x12:\n" +
-	"\x06status\x18\x03 \x01(\v2\".staddle.resource.v1.SandboxStatusR\x06status\"\xc9\r\n" +
+	"\x06status\x18\x03 \x01(\v2\".staddle.resource.v1.SandboxStatusR\x06status\"\x86\x0f\n" +
 	"\vSandboxSpec\x12G\n" +
 	"\adesired\x18\x01 \x01(\x0e2!.staddle.resource.v1.DesiredStateB\n" +
 	"\xbaH\a\x82\x01\x04\x10\x01 \x00R\adesired\x12\xa9\x02\n" +
@@ -1883,11 +1899,13 @@ const file_staddle_resource_v1_sandbox_proto_rawDesc = "" +
 	"\x0eshm_size_bytes\x18\r \x01(\x03B\x0f\xbaH\f\"\n" +
 	"\x18\x80\x80\x80\x80\x80 (\x80 H\x00R\fshmSizeBytes\x88\x01\x01\x12\xaa\x01\n" +
 	"\asysctls\x18\x0e \x03(\v2\x1b.staddle.resource.v1.SysctlBs\xbaHp\xba\x01h\n" +
-	"\x14sysctls.unique_names\x122names of sysctls must be unique within the sandbox\x1a\x1cthis.map(s, s.name).unique()\x92\x01\x02\x10 R\asysctls\x1a?\n" +
+	"\x14sysctls.unique_names\x122names of sysctls must be unique within the sandbox\x1a\x1cthis.map(s, s.name).unique()\x92\x01\x02\x10 R\asysctls\x12%\n" +
+	"\x0euser_namespace\x18\x14 \x01(\bR\ruserNamespace\x1a?\n" +
 	"\x11NodeSelectorEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01:\xbc\x01\xbaH\xb8\x01\x1a\xb5\x01\n" +
-	"\x15scratch.known_volumes\x12>containers may only mount scratch volumes that the sandbox has\x1a\\this.containers.all(c, c.scratch.all(m, this.scratch_volumes.exists(v, v.name == m.volume)))B\x11\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01:\xd2\x02\xbaH\xce\x02\x1a\xb5\x01\n" +
+	"\x15scratch.known_volumes\x12>containers may only mount scratch volumes that the sandbox has\x1a\\this.containers.all(c, c.scratch.all(m, this.scratch_volumes.exists(v, v.name == m.volume)))\x1a\x93\x01\n" +
+	"\x1auser_namespace.own_network\x12Ha sandbox with a user namespace has a network of its own, not the node's\x1a+!(this.user_namespace && this.network == 2)B\x11\n" +
 	"\x0f_shm_size_bytes\"_\n" +
 	"\x10DisconnectPolicy\x12K\n" +
 	"\n" +

@@ -102,15 +102,17 @@ func (e *Engine) lookAround(groups *cgroup.Tree) (abilities, error) {
 
 // loadAppArmor loads our profile where the machine has AppArmor, and returns its
 // name. A machine that has it and does not let us load it runs workloads without:
-// everything else confines them still.
+// everything else confines them still. Which it is is said once, at the start.
 func (e *Engine) loadAppArmor() string {
 	if !apparmorhost.HostSupports() {
+		e.log.Info("workloads have no apparmor profile", logging.Reason("the kernel has no AppArmor, or there is no /sbin/apparmor_parser"))
 		return ""
 	}
 	if err := apparmor.LoadDefaultProfile(apparmorProfile); err != nil {
-		e.log.Warn("apparmor profile not loaded", logging.Err(err))
+		e.log.Warn("workloads have no apparmor profile", logging.Reason("it cannot be loaded"), logging.Err(err))
 		return ""
 	}
+	e.log.Info("workloads have an apparmor profile", logging.Component(apparmorProfile))
 	return apparmorProfile
 }
 

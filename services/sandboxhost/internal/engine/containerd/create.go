@@ -67,7 +67,8 @@ func (e *Engine) create(ctx context.Context, uid id.Sandbox, a engine.Attempt, n
 	if err != nil {
 		return err
 	}
-	if err := e.place(c, spec, user); err != nil {
+	first, _ := e.ids.First(uid)
+	if err := e.place(c, spec, onNode(user, first)); err != nil {
 		return errors.Join(err, e.displace(c))
 	}
 	if err := e.make(ctx, c, record, img, spec); err != nil {
@@ -116,7 +117,10 @@ func (e *Engine) record(ctx context.Context, a engine.Attempt, c *container, spe
 	if err != nil {
 		return containers.Container{}, fmt.Errorf("encode note of container %s: %w", c.id, err)
 	}
-	options, err := typeurl.MarshalAny(&runcoptions.Options{ShimCgroup: e.group(engine.ShimGroup), Root: filepath.Join(e.cfg.Paths.Run(), "runc")})
+	first, _ := e.ids.First(c.uid) // whose the pipes of its output are
+	options, err := typeurl.MarshalAny(&runcoptions.Options{
+		ShimCgroup: e.group(engine.ShimGroup), Root: filepath.Join(e.cfg.Paths.Run(), "runc"), IoUid: first, IoGid: first,
+	})
 	if err != nil {
 		return containers.Container{}, fmt.Errorf("encode options of container %s: %w", c.id, err)
 	}
@@ -136,7 +140,8 @@ func (e *Engine) make(ctx context.Context, c *container, record containers.Conta
 	if _, err := e.client.ContainerService().Create(ctx, record); err != nil {
 		return unavailable("make its record", err)
 	}
-	mounts, err := e.client.SnapshotService(snapshotter).Prepare(ctx, c.snapshot, img.ChainID)
+	first, _ := e.ids.First(c.uid)
+	mounts, err := e.client.SnapshotService(snapshotter).Prepare(ctx, c.snapshot, img.ChainID, snapshotOptions(c.note.GetWish().GetSpec(), first)...)
 	if errdefs.IsNotFound(err) {
 		e.images.Forget(img.Digest)
 		return fault.New(fault.Unavailable, "make its root filesystem: image %s has to be unpacked again: %s", img.Name, brief(err))

@@ -37,6 +37,7 @@ import (
 	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
 	"staddle.internal/services/sandboxhost/internal/cgroup"
 	"staddle.internal/services/sandboxhost/internal/engine"
+	"staddle.internal/services/sandboxhost/internal/idrange"
 	"staddle.internal/services/sandboxhost/internal/image"
 	"staddle.internal/services/sandboxhost/internal/logs"
 	"staddle.internal/services/sandboxhost/internal/namespace"
@@ -68,6 +69,8 @@ type Config struct {
 	CgroupParent string
 	// Network is the sandbox network.
 	Network config.Network
+	// UserNamespaces are the ids for user namespaces.
+	UserNamespaces config.UserNamespaces
 	// Images says where images come from.
 	Images config.Images
 	// LogMaxSize is how much is kept of one output stream, in bytes.
@@ -102,6 +105,7 @@ type Engine struct {
 
 	pins    *namespace.Pins
 	network *network.Network
+	ids     *idrange.Pool
 	logs    *logs.Store
 	images  *image.Store
 	secrets *secret.Files
@@ -138,6 +142,8 @@ func New(cfg Config, deps Deps) *Engine {
 	e.network = network.New(
 		network.Config{Bridge: cfg.Network.Bridge, Subnet: cfg.Network.Subnet, Ledger: filepath.Join(data, "network.db")},
 		network.Deps{Log: deps.Log, Namespaces: e.pins})
+	e.ids = idrange.New(
+		idrange.Config{First: cfg.UserNamespaces.FirstID, Ranges: cfg.UserNamespaces.Ranges, Ledger: filepath.Join(data, "ids.db")}, deps.Log)
 	e.logs = logs.New(
 		logs.Config{Dir: filepath.Join(data, "logs"), Run: run, MaxSize: cfg.LogMaxSize},
 		logs.Deps{Log: deps.Log, FDs: deps.FDs})
@@ -191,9 +197,7 @@ func (e *Engine) Do(ctx context.Context, a engine.Attempt, action engine.Action)
 	defer cancel()
 	switch action.Step {
 	case engine.StepNamespaces:
-		return e.pins.Ensure(uid, namespace.Wanted{
-			Network: !hostNetwork(a), Hostname: hostname(a), ShmSize: a.Wish.GetSpec().GetShmSizeBytes(),
-		})
+		return e.pin(ctx, uid, a)
 	case engine.StepNetwork:
 		return e.attach(ctx, uid, a)
 	case engine.StepCreate:
@@ -311,6 +315,13 @@ func (e *Engine) prepare(ctx context.Context) error {
 		}
 	}
 	if err := e.pins.Open(); err != nil {
+		return err
+	}
+	users, err := e.pins.Users()
+	if err != nil {
+		return err
+	}
+	if err := e.ids.Open(users); err != nil {
 		return err
 	}
 	if err := mount.SetTempMountLocation(e.temp()); err != nil {

@@ -64,7 +64,7 @@ func diskMounts(in input) ([]specs.Mount, error) {
 			return nil, fault.WithReason(fault.New(fault.Unavailable,
 				"create container %s: disk %s is not granted yet", in.id, d.GetDisk()), "WAITING_FOR_DISK")
 		}
-		list = append(list, bound(source, d.GetPath(), d.GetReadOnly()))
+		list = append(list, in.mapped(bound(source, d.GetPath(), d.GetReadOnly())))
 	}
 	return list, nil
 }
@@ -104,7 +104,7 @@ func memoryMounts(in input) []specs.Mount {
 func scratchMounts(in input) []specs.Mount {
 	var list []specs.Mount
 	for _, m := range in.container.GetScratch() {
-		list = append(list, bound(filepath.Join(in.places.scratch, m.GetVolume()), m.GetPath(), m.GetReadOnly()))
+		list = append(list, in.mapped(bound(filepath.Join(in.places.scratch, m.GetVolume()), m.GetPath(), m.GetReadOnly())))
 	}
 	return list
 }
@@ -112,7 +112,7 @@ func scratchMounts(in input) []specs.Mount {
 func hostMounts(in input) []specs.Mount {
 	var list []specs.Mount
 	for i, m := range in.container.GetHostMounts() {
-		mount := bound(filepath.Join(in.places.binds, strconv.Itoa(i)), m.GetPath(), m.GetReadOnly())
+		mount := in.mapped(bound(filepath.Join(in.places.binds, strconv.Itoa(i)), m.GetPath(), m.GetReadOnly()))
 		if m.GetReadOnly() { // with all that is mounted in it
 			mount.Options = append(mount.Options, "rro")
 		}

@@ -51,7 +51,7 @@ func (e *Engine) Survivors(ctx context.Context) ([]id.Sandbox, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, uid := range slices.Concat(folders, written, scratch, secrets, e.network.Sandboxes()) {
+	for _, uid := range slices.Concat(folders, written, scratch, secrets, e.network.Sandboxes(), e.ids.Sandboxes()) {
 		found[uid] = true
 	}
 	for _, name := range groups {
@@ -120,7 +120,8 @@ func (e *Engine) observeRest(uid id.Sandbox, o *engine.Observed) error {
 	if statErr != nil && !errors.Is(statErr, os.ErrNotExist) {
 		return statErr
 	}
-	o.Remains = statErr == nil || group || e.network.Holds(uid)
+	_, ids := e.ids.First(uid)
+	o.Remains = statErr == nil || group || ids || e.network.Holds(uid)
 	output, err := e.logs.Kept(uid)
 	if err != nil {
 		return err
@@ -134,14 +135,16 @@ func (e *Engine) observeRest(uid id.Sandbox, o *engine.Observed) error {
 	return err
 }
 
-// pinned says whether the namespaces are whole. One with the node's own network
-// has no pin of it, not even an empty one.
+// pinned says whether the namespaces are whole. One that has ids of its own has a user
+// namespace with them.
 func (e *Engine) pinned(uid id.Sandbox) (bool, error) {
-	_, err := os.Lstat(e.pins.Path(uid, "net"))
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return false, err
+	whole, err := e.pins.Whole(uid)
+	want, claimed := e.ids.First(uid)
+	if err != nil || !whole || !claimed {
+		return whole, err
 	}
-	return e.pins.Whole(uid, err == nil)
+	first, there, err := e.pins.FirstUser(uid)
+	return there && first == want, err
 }
 
 // observeContainer asks for the state of one container; nil says that there is

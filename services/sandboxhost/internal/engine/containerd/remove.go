@@ -145,7 +145,7 @@ func (e *Engine) endUnstarted(ctx context.Context, c *container) error {
 }
 
 // release gives back all that a sandbox has beside containers and output. Its
-// address is freed only now, when no process can use it any more.
+// address and its ids are freed only now, when no process can use them any more.
 func (e *Engine) release(uid id.Sandbox) error {
 	if left := e.of(uid); len(left) > 0 {
 		return fault.New(fault.Conflict, "release sandbox %s: container %s is left", uid, left[0].id)
@@ -170,5 +170,8 @@ func (e *Engine) release(uid id.Sandbox) error {
 	if err := e.secrets.Age(uid); err != nil {
 		return err
 	}
-	return e.pins.Release(uid)
+	if err := e.pins.Release(uid); err != nil {
+		return err
+	}
+	return e.ids.Free(uid)
 }

@@ -64,7 +64,7 @@ func (e *Engine) Run(ctx context.Context, ready func()) error {
 		})
 	})
 	wg.Wait()
-	return errors.Join(err, e.logs.Close(), e.network.Close(), e.client.Close())
+	return errors.Join(err, e.logs.Close(), e.network.Close(), e.ids.Close(), e.client.Close())
 }
 
 // keepInTouch runs one session after the other. Only what is wrong with this
@@ -118,9 +118,11 @@ func (e *Engine) session(ctx context.Context, adopted *bool, up func()) error {
 			return &brokenError{err}
 		}
 	}
-	told := ctx // what follows ends also with the ledger of addresses
+	told := ctx // what follows ends also with the ledgers of addresses and ids
 	ctx, end := e.network.While(ctx)
 	defer end()
+	ctx, endIDs := e.ids.While(ctx)
+	defer endIDs()
 	events, err := e.subscribe(ctx)
 	if err != nil {
 		return err

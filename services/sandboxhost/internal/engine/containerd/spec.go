@@ -2,6 +2,7 @@ package containerd
 
 import (
 	"context"
+	"errors"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -34,12 +35,14 @@ type input struct {
 	config    image.Image
 	user      specs.User
 	fields    map[resourcev1.SandboxField]string // what the sandbox knows of itself
-	// paths of namespaces; net is empty with the node's own network.
-	net, ipc, uts string
-	places        places // on the node
-	disks         map[string]string
-	devices       []specs.LinuxDevice // that it asks for; all of the node if it is privileged
-	able          abilities
+	// paths of namespaces; net is empty with the node's own network, users without a
+	// user namespace, in which the ids on the node begin with firstID.
+	net, ipc, uts, users string
+	firstID              uint32
+	places               places // on the node
+	disks                map[string]string
+	devices              []specs.LinuxDevice // that it asks for; all of the node if it is privileged
+	able                 abilities
 }
 
 // places are where on the node lies what a container mounts.
@@ -66,6 +69,10 @@ func (e *Engine) spec(ctx context.Context, a engine.Attempt, c *container, spec 
 	if !hostNetwork(a) {
 		in.net = e.pins.Path(c.uid, namespace.Net)
 	}
+	if in.sandbox.GetUserNamespace() {
+		in.users = e.pins.Path(c.uid, namespace.User)
+		in.firstID, _ = e.ids.First(c.uid)
+	}
 	if in.fields, err = e.fields(a, c); err != nil {
 		return nil, err
 	}
@@ -88,7 +95,7 @@ func build(in input) (*specs.Spec, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := in.checkUser(); err != nil {
+	if err := errors.Join(in.checkUser(), in.checkMapped()); err != nil {
 		return nil, err
 	}
 	s := &specs.Spec{
@@ -106,6 +113,8 @@ func build(in input) (*specs.Spec, error) {
 			Resources:   resources(in),
 			Devices:     in.devices,
 			Sysctl:      sysctls(in),
+			UIDMappings: in.mapping(),
+			GIDMappings: in.mapping(),
 		},
 	}
 	if s.Process.Terminal {
@@ -181,6 +190,9 @@ func namespaces(in input) []specs.LinuxNamespace {
 		{Type: specs.CgroupNamespace},
 		{Type: specs.IPCNamespace, Path: in.ipc},
 		{Type: specs.UTSNamespace, Path: in.uts},
+	}
+	if in.users != "" {
+		list = append(list, specs.LinuxNamespace{Type: specs.UserNamespace, Path: in.users})
 	}
 	if in.net != "" {
 		list = append(list, specs.LinuxNamespace{Type: specs.NetworkNamespace, Path: in.net})

@@ -46,7 +46,11 @@ func main() {
 		wait(syscall.SIGTERM)
 	case "family": // ends by force only, and so do its children
 		family(arg)
-	case "do": // OPERATION:PATH..., then wait
+	case "once": // OPERATION:PATH..., then the end
+		for _, operation := range os.Args[2:] {
+			do(operation)
+		}
+	case "do": // the same, then wait
 		for _, operation := range os.Args[2:] {
 			do(operation)
 		}

@@ -81,3 +81,13 @@ func idsOf(t *testing.T, pid uint32) string {
 	}
 	return strings.Join(strings.Fields(string(raw)), " ")
 }
+
+// Secrets can be read by whom they are for in a user namespace as well.
+func TestMachine_SecretsInAUserNamespace(t *testing.T) {
+	b, _ := machine(t, bed.Options{})
+	setSecret(t, b, "db", "password", "hunter2")
+	apply(t, b, strings.Replace(sums("apart"), "spec:\n", "spec:\n  user_namespace: true\n", 1))
+	printed(t, b, "apart", 1, "hunter2")
+	b.OK("rm", "apart")
+	settled(t, b)
+}

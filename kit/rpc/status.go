@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -195,7 +196,8 @@ func (s *Status) Get() *processv1.GetStatusResponse {
 	defer s.mu.Unlock()
 	reason, waitingFor, external := s.reasonLocked()
 	return &processv1.GetStatusResponse{
-		Process: s.process, Version: s.version, State: s.state, Since: timestamppb.New(s.since),
+		Goroutines: int32(runtime.NumGoroutine()),
+		Process:    s.process, Version: s.version, State: s.state, Since: timestamppb.New(s.since),
 		Reason: reason, WaitingFor: waitingFor, External: external,
 		Pid: int32(os.Getpid()), StartedAt: timestamppb.New(s.startedAt),
 	}

@@ -208,7 +208,10 @@ type GetStatusResponse struct {
 	StartedAt *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=started_at,json=startedAt,proto3" json:"started_at,omitempty"`
 	// True while the cause of the reason lies outside this machine; a start
 	// time-out does not count then.
-	External      bool `protobuf:"varint,9,opt,name=external,proto3" json:"external,omitempty"`
+	External bool `protobuf:"varint,9,opt,name=external,proto3" json:"external,omitempty"`
+	// How many goroutines it runs. At rest the number stays the same, whatever the
+	// process has done: one that grows is a leak. 0 from a process of an earlier version.
+	Goroutines    int32 `protobuf:"varint,10,opt,name=goroutines,proto3" json:"goroutines,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -304,6 +307,13 @@ func (x *GetStatusResponse) GetExternal() bool {
 		return x.External
 	}
 	return false
+}
+
+func (x *GetStatusResponse) GetGoroutines() int32 {
+	if x != nil {
+		return x.Goroutines
+	}
+	return 0
 }
 
 // SetLogLevelRequest says which level, for how long.
@@ -413,7 +423,7 @@ var File_staddle_process_v1_process_proto protoreflect.FileDescriptor
 const file_staddle_process_v1_process_proto_rawDesc = "" +
 	"\n" +
 	" staddle/process/v1/process.proto\x12\x12staddle.process.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a staddle/options/v1/options.proto\"\x12\n" +
-	"\x10GetStatusRequest\"\xd3\x02\n" +
+	"\x10GetStatusRequest\"\xf3\x02\n" +
 	"\x11GetStatusResponse\x12\x18\n" +
 	"\aprocess\x18\x01 \x01(\tR\aprocess\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x126\n" +
@@ -425,7 +435,11 @@ const file_staddle_process_v1_process_proto_rawDesc = "" +
 	"\x03pid\x18\a \x01(\x05R\x03pid\x129\n" +
 	"\n" +
 	"started_at\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\tstartedAt\x12\x1a\n" +
-	"\bexternal\x18\t \x01(\bR\bexternal\"{\n" +
+	"\bexternal\x18\t \x01(\bR\bexternal\x12\x1e\n" +
+	"\n" +
+	"goroutines\x18\n" +
+	" \x01(\x05R\n" +
+	"goroutines\"{\n" +
 	"\x12SetLogLevelRequest\x122\n" +
 	"\x05level\x18\x01 \x01(\x0e2\x1c.staddle.process.v1.LogLevelR\x05level\x121\n" +
 	"\x06period\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x06period\"O\n" +

@@ -87,6 +87,7 @@ func build(_ context.Context, p *process.Process) ([]run.Member, error) {
 	api.Register(p.Server.GRPC(), h, eng.Logs())
 	api.RegisterGrants(p.Server.GRPC(), grants)
 	api.RegisterHolds(p.Server.GRPC(), h)
+	api.RegisterCheck(p.Server.GRPC(), h)
 	api.RegisterPressure(p.Server.GRPC(), short)
 	images := newImages(p, eng, h)
 	sandboxhostv1.RegisterImageServiceServer(p.Server.GRPC(), images.server)

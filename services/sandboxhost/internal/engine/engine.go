@@ -49,6 +49,9 @@ type Engine interface {
 	// What is done inside of sandboxes that run.
 	Inside
 
+	// What is missing or left over.
+	Audit
+
 	// Changes delivers the uid of a sandbox that should be observed again: a
 	// container ended, was killed for memory, or something else was noticed. An
 	// empty uid means all, after the engine was out of touch. Hints may be lost or repeated

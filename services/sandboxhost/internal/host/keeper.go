@@ -59,6 +59,8 @@ type keeper struct {
 	progress chan string
 	fetch    *fetching
 	watch    watching
+	errands  []letter       // to be done before the next step
+	resting  bool           // the last decision was to wait for something to change
 	probers  sync.WaitGroup // of all attempts; run waits for them
 }
 
@@ -124,7 +126,11 @@ func (k *keeper) run(ctx context.Context) {
 // advance takes the sandbox on, one decision after the other, until there is
 // nothing to do but to wait for something or for the returned time.
 func (k *keeper) advance(ctx context.Context) time.Duration {
+	k.resting = false
 	for ctx.Err() == nil && !k.ended && k.rec != nil {
+		if len(k.errands) > 0 {
+			k.runErrand(ctx)
+		}
 		now := k.host.deps.Now()
 		k.hear()
 		k.tend(ctx)
@@ -143,6 +149,7 @@ func (k *keeper) advance(ctx context.Context) time.Duration {
 			k.relieved()
 			k.explain(d.Reason)
 			k.reshow()
+			k.resting = d.Reason != ReasonUnreadable
 			return k.restFor(now)
 		}
 		err := k.carryOut(ctx, d)

@@ -7,6 +7,7 @@ import (
 
 	"staddle.internal/kit/fault"
 	"staddle.internal/services/sandboxhost/internal/engine"
+	"staddle.internal/services/sandboxhost/internal/inventory"
 
 	sandboxhostv1 "staddle.internal/proto/gen/staddle/sandboxhost/v1"
 )
@@ -17,12 +18,15 @@ type letter struct {
 	hash    string              // of its spec
 	remove  bool
 	forget  bool
-	manager string      // on whose behalf, for remove and forget
-	reply   chan answer // has room for one; nil if nobody waits
+	manager string                          // on whose behalf, for remove and forget
+	stock   bool                            // say what there may be
+	errand  func(ctx context.Context) error // do this between two steps, then look
+	reply   chan answer                     // has room for one; nil if nobody waits
 }
 
 type answer struct {
 	state *sandboxhostv1.SandboxState
+	stock inventory.Stock
 	err   error
 }
 
@@ -39,22 +43,28 @@ func (k *keeper) tell(l letter) bool {
 // ask sends a letter and waits for the answer. When ctx ends before, the letter
 // is answered all the same, to nobody.
 func (k *keeper) ask(ctx context.Context, l letter) (*sandboxhostv1.SandboxState, error) {
+	a := k.request(ctx, l)
+	return a.state, a.err
+}
+
+// request is ask with all of the answer.
+func (k *keeper) request(ctx context.Context, l letter) answer {
 	l.reply = make(chan answer, 1)
 	if !k.tell(l) {
-		return nil, k.busy()
+		return answer{err: k.busy()}
 	}
 	select {
 	case a := <-l.reply:
-		return a.state, a.err
+		return a
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		return answer{err: ctx.Err()}
 	case <-k.done:
 	}
 	select {
 	case a := <-l.reply: // its last answer
-		return a.state, a.err
+		return a
 	default:
-		return nil, fault.New(fault.Unavailable, "sandbox %s: its keeper has ended, ask again", k.uid)
+		return answer{err: fault.New(fault.Unavailable, "sandbox %s: its keeper has ended, ask again", k.uid)}
 	}
 }
 
@@ -63,6 +73,12 @@ func (k *keeper) ask(ctx context.Context, l letter) (*sandboxhostv1.SandboxState
 func (k *keeper) read(l letter) {
 	var a answer
 	switch {
+	case l.stock:
+		a.stock = k.stock()
+	case l.errand != nil: // answered when it is done
+		k.errands = append(k.errands, l)
+		k.retry = retryNotes{}
+		return
 	case l.wish != nil:
 		a.err = k.ensure(l.wish, l.hash)
 	case l.remove:

@@ -154,8 +154,11 @@ func (s *Store) pair(uid id.Sandbox, container string, attempt uint64) [2]*strea
 	}
 }
 
+// Dir is where the output of a sandbox is kept.
+func (s *Store) Dir(uid id.Sandbox) string { return filepath.Join(s.cfg.Dir, uid.Lower()) }
+
 func (s *Store) dir(k key) string {
-	return filepath.Join(s.cfg.Dir, k.uid.Lower(), k.container, strconv.FormatUint(k.attempt, 10), k.name())
+	return filepath.Join(s.Dir(k.uid), k.container, strconv.FormatUint(k.attempt, 10), k.name())
 }
 
 // fifoFolder is where the FIFOs of a sandbox are, in its own folder.

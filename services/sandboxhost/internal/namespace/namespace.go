@@ -79,6 +79,9 @@ func (w Wanted) kinds() []Kind {
 // nothing.
 func New(dir string) *Pins { return &Pins{dir: dir} }
 
+// Root holds the folders of all sandboxes.
+func (p *Pins) Root() string { return p.dir }
+
 // Dir is the folder of one sandbox, which goes with the boot.
 func (p *Pins) Dir(uid id.Sandbox) string { return filepath.Join(p.dir, uid.Lower()) }
 

@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"strings"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
@@ -221,22 +220,17 @@ func (n *Network) sweep(want found) error {
 	for uid := range want {
 		named[hostInterface(uid)] = true
 	}
-	links, err := listLinks()
+	links, err := n.hostEnds()
 	if err != nil {
 		return err
 	}
-	n.mu.Lock()
-	bridge := n.bridge
-	n.mu.Unlock()
 	for _, l := range links {
-		a := l.Attrs()
-		if a.MasterIndex != bridge || l.Type() != "veth" || !strings.HasPrefix(a.Name, hostPrefix) || named[a.Name] {
+		if named[l.Attrs().Name] {
 			continue
 		}
-		if err := netlink.LinkDel(l); err != nil && !isGone(err) {
-			return fmt.Errorf("remove interface %s of nobody: %w", a.Name, err)
+		if err := n.removeStray(l); err != nil {
+			return err
 		}
-		n.log.Warn("interface of no sandbox removed", logging.Component(a.Name))
 	}
 	return nil
 }

@@ -5,16 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
-)
 
-// shimName is the program of a container's shim.
-const shimName = "containerd-shim-runc-v2"
+	"staddle.internal/services/sandboxhost/internal/engine"
+)
 
 // handles are open processes: a pid that was used again is never hit.
 type handles []int
@@ -76,7 +74,7 @@ func (d down) shims() ([]int, error) {
 		if err != nil {
 			continue
 		}
-		if worksFor(arguments(pid), d.cfg.Node.Containerd.Address, d.cfg.Node.Containerd.Namespace) {
+		if engine.IsShim(arguments(pid), d.cfg.Node.Containerd.Address, d.cfg.Node.Containerd.Namespace) {
 			pids = append(pids, pid)
 		}
 	}
@@ -104,24 +102,6 @@ func isMain(status string) bool {
 		}
 	}
 	return false
-}
-
-// worksFor says whether a command line is that of a shim for this containerd and
-// namespace.
-func worksFor(args []string, address, namespace string) bool {
-	if len(args) == 0 || filepath.Base(args[0]) != shimName {
-		return false
-	}
-	var sameAddress, sameNamespace bool
-	for i := 1; i+1 < len(args); i++ {
-		switch args[i] {
-		case "-address":
-			sameAddress = args[i+1] == address
-		case "-namespace":
-			sameNamespace = args[i+1] == namespace
-		}
-	}
-	return sameAddress && sameNamespace
 }
 
 // arguments is the command line of a process, empty if it is gone.

@@ -86,8 +86,8 @@ func enter(t *testing.T, d down, cmd *exec.Cmd, group string) *exec.Cmd {
 // any other, and a shim stays for its turn.
 func TestDown_EndsWorkloadsWhateverTheirName(t *testing.T) {
 	d := newDown(t)
-	workload := sleeper(t, d, shimName, "01k00000000000000000000000/web")
-	shim := sleeper(t, d, shimName, engine.ShimGroup)
+	workload := sleeper(t, d, shimProgram, "01k00000000000000000000000/web")
+	shim := sleeper(t, d, shimProgram, engine.ShimGroup)
 	if err := d.endWorkloads(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -150,3 +150,6 @@ func TestRun_RefusesWhileAProcessHoldsItsData(t *testing.T) {
 		t.Errorf("got %v, want Conflict", err)
 	}
 }
+
+// shimProgram is the program of a shim, which a workload may call itself too.
+const shimProgram = "containerd-shim-runc-v2"

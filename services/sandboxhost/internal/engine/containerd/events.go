@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"time"
 
@@ -15,6 +14,7 @@ import (
 
 	"staddle.internal/kit/id"
 	"staddle.internal/kit/logging"
+	"staddle.internal/services/sandboxhost/internal/engine"
 )
 
 // The topic of our own event, by which we know that a subscription counts.
@@ -108,11 +108,7 @@ func (e *Engine) hint(env *events.Envelope) {
 }
 
 // sandboxOf reads the uid at the beginning of a container's id.
-func sandboxOf(containerID string) (id.Sandbox, bool) {
-	first, _, _ := strings.Cut(containerID, "-")
-	uid, err := id.ParseSandbox(strings.ToUpper(first))
-	return uid, err == nil
-}
+func sandboxOf(containerID string) (id.Sandbox, bool) { return engine.SandboxOf(containerID) }
 
 // hints is the queue of sandboxes to look at again: each is in it once at most,
 // and nobody who adds to it waits.

@@ -141,7 +141,7 @@ func (e *Engine) bundle(containerID string) (string, error) {
 		if err != nil {
 			continue // it ended
 		}
-		if !isShim(strings.Split(string(raw), "\x00"), e.cfg.Namespace, e.cfg.Address) {
+		if !engine.IsShim(strings.Split(string(raw), "\x00"), e.cfg.Address, e.cfg.Namespace) {
 			continue
 		}
 		dir, err := os.Readlink(filepath.Join(proc, "cwd"))
@@ -154,20 +154,4 @@ func (e *Engine) bundle(containerID string) (string, error) {
 		}
 	}
 	return "", fault.New(fault.Unavailable, "no shim of this node has a folder of it")
-}
-
-// isShim recognises a shim of one containerd and namespace by its arguments.
-func isShim(args []string, namespace, address string) bool {
-	if len(args) == 0 || filepath.Base(args[0]) != "containerd-shim-runc-v2" {
-		return false
-	}
-	value := func(flag string) string {
-		for i, a := range args[:len(args)-1] {
-			if strings.TrimLeft(a, "-") == flag {
-				return args[i+1]
-			}
-		}
-		return ""
-	}
-	return value("namespace") == namespace && value("address") == address
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/containerd/containerd/api/services/tasks/v1"
@@ -47,17 +46,12 @@ func (e *Engine) Survivors(ctx context.Context) ([]id.Sandbox, error) {
 	if err != nil {
 		return nil, err
 	}
-	groups, err := e.cgroups.Children(e.group())
+	groups, err := e.groupsOfSandboxes()
 	if err != nil {
 		return nil, err
 	}
-	for _, uid := range slices.Concat(folders, written, scratch, secrets, e.network.Sandboxes(), e.ids.Sandboxes()) {
+	for _, uid := range slices.Concat(folders, written, scratch, secrets, groups, e.network.Sandboxes(), e.ids.Sandboxes()) {
 		found[uid] = true
-	}
-	for _, name := range groups {
-		if uid, err := id.ParseSandbox(strings.ToUpper(name)); err == nil {
-			found[uid] = true
-		}
 	}
 	uids := make([]id.Sandbox, 0, len(found))
 	for uid := range found {

@@ -23,6 +23,7 @@ import (
 	"staddle.internal/kit/id"
 	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
 	sandboxhostv1 "staddle.internal/proto/gen/staddle/sandboxhost/v1"
+	"staddle.internal/services/sandboxhost/internal/engine"
 )
 
 func TestRefused(t *testing.T) {
@@ -91,15 +92,15 @@ func TestIsStopped(t *testing.T) {
 
 func TestIsShim(t *testing.T) {
 	ours := []string{"/opt/bin/containerd-shim-runc-v2", "-namespace", "staddle", "-id", "x", "-address", "/run/c.sock", ""}
-	if !isShim(ours, "staddle", "/run/c.sock") {
+	if !engine.IsShim(ours, "/run/c.sock", "staddle") {
 		t.Error("ours is not recognised")
 	}
 	for _, args := range [][]string{nil, {""}, {"containerd-shim-runc-v2"}, {"other", "-namespace", "staddle", "-address", "/run/c.sock"}} {
-		if isShim(args, "staddle", "/run/c.sock") {
+		if engine.IsShim(args, "/run/c.sock", "staddle") {
 			t.Errorf("%q is taken for ours", args)
 		}
 	}
-	if isShim(ours, "staddle", "/run/other.sock") || isShim(ours, "other", "/run/c.sock") {
+	if engine.IsShim(ours, "/run/other.sock", "staddle") || engine.IsShim(ours, "/run/c.sock", "other") {
 		t.Error("one of another containerd is taken for ours")
 	}
 }

@@ -24,12 +24,14 @@ func (e *Engine) places(c *container) places {
 	return places{
 		init: e.cfg.Init, secrets: e.secrets.Container(c.uid, c.id),
 		shm: e.pins.Shm(c.uid), etc: e.files(c.uid), scratch: e.scratch(c.uid),
-		files: filepath.Join(dir, "files", c.id), binds: filepath.Join(dir, "binds", c.id),
+		files: filepath.Join(dir, filesFolder, c.id), binds: filepath.Join(dir, bindsFolder, c.id),
 	}
 }
 
 // stdin is the pipe of a container whose standard input is kept open.
-func (e *Engine) stdin(c *container) string { return filepath.Join(e.pins.Dir(c.uid), "stdin", c.id) }
+func (e *Engine) stdin(c *container) string {
+	return filepath.Join(e.pins.Dir(c.uid), stdinFolder, c.id)
+}
 
 // scratchRoot is the folder of the scratch volumes of all sandboxes, and scratch of
 // those of one.

@@ -164,7 +164,7 @@ func (e *Engine) release(uid id.Sandbox) error {
 	}
 	// Of a container that was never made: nothing of the node may be mounted where
 	// the folder is removed.
-	if err := bind.Clear(filepath.Join(e.pins.Dir(uid), "binds")); err != nil {
+	if err := bind.Clear(filepath.Join(e.pins.Dir(uid), bindsFolder)); err != nil {
 		return err
 	}
 	if err := e.secrets.Age(uid); err != nil {

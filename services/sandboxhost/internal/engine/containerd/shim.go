@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -95,12 +94,8 @@ func (e *Engine) shimOf(pid int) (id.Sandbox, bool) {
 		return "", false // it ended
 	}
 	args := strings.Split(string(raw), "\x00")
-	if !isShim(args, e.cfg.Namespace, e.cfg.Address) {
+	if !engine.IsShim(args, e.cfg.Address, e.cfg.Namespace) {
 		return "", false
 	}
-	at := slices.IndexFunc(args, func(a string) bool { return strings.TrimLeft(a, "-") == "id" })
-	if at < 0 || at+1 >= len(args) {
-		return "", false
-	}
-	return sandboxOf(args[at+1])
+	return engine.ShimOwner(args)
 }

@@ -76,6 +76,7 @@ func Run(t *testing.T, f Fixture, newControl func(t *testing.T) *Control) {
 		"commands beside a container":        testCommands,
 		"pre-stop command":                   testPreStop,
 		"what is written lives on":           testWrittenLivesOn,
+		"all parts are listed":               testInventory,
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

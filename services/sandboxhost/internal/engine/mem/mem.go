@@ -21,6 +21,7 @@ import (
 	"staddle.internal/kit/fault"
 	"staddle.internal/kit/id"
 	"staddle.internal/services/sandboxhost/internal/engine"
+	"staddle.internal/services/sandboxhost/internal/inventory"
 
 	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
 	sandboxhostv1 "staddle.internal/proto/gen/staddle/sandboxhost/v1"
@@ -59,6 +60,7 @@ type Engine struct {
 	starts    map[string]int
 	preStops  map[string]int
 	listeners []engine.Listener
+	litter    []inventory.Object
 	nextPID   uint32
 	nextIP    netip.Addr
 }

@@ -54,7 +54,7 @@ func (a *app) root() *cobra.Command {
 	a.globalFlags(root)
 	completeGlobals(root)
 	root.PersistentPreRunE = func(*cobra.Command, []string) error { return a.checkGlobals() }
-	add(root, groupMachine, a.upCommand(), a.downCommand(), a.shutdownCommand(), a.statusCommand(), a.upgradeCommand(),
+	add(root, groupMachine, a.upCommand(), a.downCommand(), a.shutdownCommand(), a.statusCommand(), a.doctorCommand(), a.upgradeCommand(),
 		a.componentCommand(), a.eventsCommand(), a.logLevelCommand())
 	add(root, groupSandboxes, a.runCommand(), a.psCommand(), a.describeCommand(), a.waitCommand(), a.logsCommand(), a.stopCommand(), a.startCommand(), a.rmCommand(), a.imageCommand())
 	add(root, groupRecords, a.getCommand(), a.applyCommand(), a.deleteCommand(), a.diskCommand(), a.secretCommand(), a.nodeCommand())

@@ -29,6 +29,7 @@ const (
 	Conflict    = 4
 	Unavailable = 5
 	Denied      = 6
+	Unhealthy   = 7
 )
 
 // Help is the paragraph about exit codes.
@@ -40,6 +41,7 @@ const Help = `Exit codes:
   4  in conflict with what is there: it exists, was changed, or is in use
   5  not reachable, or not ready in time
   6  not allowed
+  7  something is wrong with this machine, says "doctor"
   "run" in the foreground ends with the code of the container; a command that
   a signal ends has 128 plus the number of the signal.`
 

@@ -66,6 +66,21 @@ func (m *Machine) CheckPrerequisites() error {
 	return fault.New(fault.Unavailable, "this machine lacks what Staddle needs:\n%s", strings.Join(lines, "\n"))
 }
 
+// KernelLacks returns what the kernel of this machine lacks, nil if nothing.
+func KernelLacks() []Lack { return kernelLacks(thisHost()) }
+
+// CgroupLayout names how this machine has its control groups, for people.
+func CgroupLayout() string {
+	h := thisHost()
+	switch {
+	case h.stat("/sys/fs/cgroup/cgroup.controllers") == nil:
+		return "version 2"
+	case h.stat("/sys/fs/cgroup/unified/cgroup.controllers") == nil:
+		return "version 1, hybrid"
+	}
+	return "version 1"
+}
+
 // kernelLacks checks the features of the kernel that nothing works without.
 func kernelLacks(h host) []Lack {
 	var lacks []Lack

@@ -12,7 +12,7 @@ TOOL := cd tools && GOWORK=off go build -trimpath -o $(BIN)/
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
 .DEFAULT_GOAL := help
-.PHONY: help up down build compose-up compose-down compose-test prereqs gen fmt lint test explore check bench clean install uninstall test-systemd test-vm FORCE
+.PHONY: help up down build compose-up compose-down compose-test prereqs gen fmt lint test explore soak check bench clean install uninstall test-systemd test-vm FORCE
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -80,6 +80,9 @@ test: build $(BIN)/grpcurl ## run all tests as root: units, real containers, end
 
 explore: ## search every state of every boot graph of up to four components (a quarter of an hour)
 	@cd services/supervisor && go test -count=1 -timeout 4h -v -run EveryReachableState ./internal/machine -search everything
+
+soak: build ## 500 sandboxes come and go while every process is killed at random moments; SEED=n repeats one
+	@cd e2e && $(SUDO) env "PATH=$$PATH" "HOME=$$HOME" GOFLAGS="$(GOFLAGS)" BINARIES_UNDER_TEST=$(BIN) go test -race -count=1 -v -timeout 3h -run '^TestSoak' . -soak $(or $(CYCLES),500) -soak-seed $(or $(SEED),0)
 
 test-systemd: build ## a whole node under a real systemd, in namespaces of its own
 	@cd e2e && $(SUDO) env "PATH=$$PATH" "HOME=$$HOME" GOFLAGS="$(GOFLAGS)" go test -tags systemd -race -count=1 -timeout 12m ./systemd

@@ -19,12 +19,17 @@ import (
 // Containerd lists what containerd holds for the node: containers, tasks, records
 // of sandboxes, snapshots and leases, each with its kind.
 func (b *Bed) Containerd(ctx context.Context) ([]string, error) {
+	return b.ContainerdIn(ctx, "staddle")
+}
+
+// ContainerdIn is Containerd for another of its namespaces.
+func (b *Bed) ContainerdIn(ctx context.Context, namespace string) ([]string, error) {
 	conn, err := rpc.Dial(filepath.Join(b.Paths.Run(), "containerd.sock"), rpc.DialConfig{})
 	if err != nil {
 		return nil, err
 	}
 	defer conn.Close()
-	ctx = metadata.AppendToOutgoingContext(ctx, "containerd-namespace", "staddle")
+	ctx = metadata.AppendToOutgoingContext(ctx, "containerd-namespace", namespace)
 	var all []string
 	note := func(kind, id string) { all = append(all, kind+" "+id) }
 

@@ -189,6 +189,7 @@ var kept = []string{
 	"HostMount.host_path", "HostMount.path", "DeviceAccess.path", "Sysctl.name", "Sysctl.value", "HostEntry.address", "HostEntry.names",
 	"Ulimit.name", "ContainerPort.port", "HttpCheck.port", "TcpCheck.port", "GrpcCheck.port", "ExecAction.command",
 	"Probe.http", "Probe.tcp", "Probe.grpc", "Probe.exec",
+	"SecretReference.name", "SecretReference.key", "SecretMount.secret", "SecretMount.path", "SecretFile.key",
 }
 
 // neverZero are the durations that have a lower bound.

@@ -92,7 +92,7 @@ func TestMachine_SEC5_SecretsReachTheirSandboxesAlone(t *testing.T) {
 	}
 	before := onHost(t, b, "app")
 	b.KillRunner(supervisor, true)
-	supervisor = b.Start()
+	b.Start()
 	b.WaitReady()
 	after := await(t, b, before.GetUid(), "running", running)
 	if now, was := pids(after)["main"], pids(before.GetStatus())["main"]; now != was {

@@ -57,7 +57,7 @@ type ImageServiceClient interface {
 	ImportImage(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[ImportImageRequest, ImportImageResponse], error)
 	// ExportImage sends an image as an OCI archive, which docker reads as well. The image
 	// keeps its name and its digest. The archive is whole only when the stream has ended
-	// with OK. Changes nothing; safe to repeat. Returns Invalid for a bad reference;
+	// with OK. Changes nothing. Safe to repeat. Returns Invalid for a bad reference;
 	// NotFound if no image has exactly this name, if it holds nothing for this platform,
 	// or, with all_platforms, if a part of another platform is not present; Unavailable
 	// while the host is not ready.
@@ -228,7 +228,7 @@ type ImageServiceServer interface {
 	ImportImage(grpc.ClientStreamingServer[ImportImageRequest, ImportImageResponse]) error
 	// ExportImage sends an image as an OCI archive, which docker reads as well. The image
 	// keeps its name and its digest. The archive is whole only when the stream has ended
-	// with OK. Changes nothing; safe to repeat. Returns Invalid for a bad reference;
+	// with OK. Changes nothing. Safe to repeat. Returns Invalid for a bad reference;
 	// NotFound if no image has exactly this name, if it holds nothing for this platform,
 	// or, with all_platforms, if a part of another platform is not present; Unavailable
 	// while the host is not ready.

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -195,6 +196,10 @@ func TestDoctor_LIF2_RemovesWhatIsLeft(t *testing.T) {
 	wantFindings(t, "at first", examine(t, b), "", nil)
 	web := ensure(t, b, "web", spec(always, probe("one", "sleep"), probe("two", "sleep")))
 	was := pids(await(t, b, web, "running", running))
+	apart := spec(always, probe("c", "sleep"))
+	apart.UserNamespace = true
+	other := ensure(t, b, "apart", apart)
+	await(t, b, other, "running", running)
 	untouched := plantForeign(t, b)
 	wantFindings(t, "beside others", examine(t, b), "", nil)
 	want := plantStray(t, b, strings.ToLower(web)+"-one-1")
@@ -207,6 +212,7 @@ func TestDoctor_LIF2_RemovesWhatIsLeft(t *testing.T) {
 	wantFindings(t, "after the fix", examine(t, b), "", nil)
 	untouched()
 	samePIDs(t, b, web, was)
+	remove(t, b, other)
 	remove(t, b, web)
 	wantFindings(t, "in the end", examine(t, b), "", nil)
 }
@@ -272,5 +278,8 @@ func TestDoctor_WorksWhileProcessesAreDown(t *testing.T) {
 		}
 		b.WaitReady()
 	}
-	wantFindings(t, "in the end", examine(t, b), "", nil)
+	bed.Eventually(t, waitLong, "nothing is wrong any more", func(context.Context) (bool, string) { // the supervisor takes a moment to see who is gone
+		left := examine(t, b)
+		return len(left) == 0, sprint(left)
+	})
 }

@@ -3,6 +3,7 @@ package agent
 import (
 	"bytes"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -69,7 +70,8 @@ func TestAgent_ReadsAgainBeforeItActs(t *testing.T) {
 	w.host.unstick("web")
 	release()
 	w.await("the newest generation", func() bool { return w.host.state(uid).GetGeneration() == 14 })
-	if seen := w.host.generations(uid); len(seen) != 2 || seen[0] != 2 {
+	// The last one may be given again before the host has told that it has it.
+	if seen := slices.Compact(w.host.generations(uid)); !slices.Equal(seen, []uint64{2, 14}) {
 		t.Errorf("the host was given generations %v, want the first and the last", seen)
 	}
 }

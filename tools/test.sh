@@ -30,7 +30,7 @@ if (($# == 0)); then # without the race detector, which makes a search many time
   echo "== every state of every plan of four components"
   (cd services/supervisor && go test -count=1 -timeout 15m -run EveryReachableState ./internal/machine -search four) || failed+=("services/supervisor: TestStep_EveryReachableState -search four")
 fi
-run e2e 30m -p 1 "$@"
+run e2e 40m -p 1 "$@"
 for test in "${unsteady[@]}"; do echo "UNSTEADY, failed once and passed when repeated: $test"; done
 if ((${#failed[@]})); then printf 'tests failed in: %s\n' "${failed[@]}"; exit 1; fi
 echo "all tests passed"

@@ -111,7 +111,7 @@ func TestGuide_OperationsHarmNoSandbox(t *testing.T) {
 			b.Start() // which up does
 		default:
 			args := words(e.command)
-			harmless := slices.Contains([]string{"status", "events", "component", "log-level"}, args[min(2, len(args)-1)])
+			harmless := strings.HasPrefix(e.command, "sudo staddle ") && slices.Contains([]string{"status", "events", "component", "log-level"}, args[min(2, len(args)-1)])
 			if !harmless || strings.Contains(e.command, "--follow") || strings.Contains(e.command, "--watch") {
 				continue
 			}

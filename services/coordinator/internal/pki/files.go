@@ -9,6 +9,8 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+
+	"staddle.internal/services/coordinator/internal/wholefile"
 )
 
 // maxFile bounds what is read of a file that somebody may have put there.
@@ -60,38 +62,12 @@ func readKey(file string) (*ecdsa.PrivateKey, error) {
 	return ec, nil
 }
 
-// writePEM replaces a file as a whole: after a crash there is the old one, the
-// new one, or none, and never half of one.
+// writePEM replaces a file as a whole.
 func writePEM(file, kind string, raw []byte, mode os.FileMode, owner int) error {
-	dir := filepath.Dir(file)
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 		return fmt.Errorf("write %s: %w", file, err)
 	}
-	f, err := os.CreateTemp(dir, ".new-*")
-	if err != nil {
-		return fmt.Errorf("write %s: %w", file, err)
-	}
-	err = errors.Join(pem.Encode(f, &pem.Block{Type: kind, Bytes: raw}), f.Chmod(mode))
-	if owner != 0 {
-		err = errors.Join(err, f.Chown(owner, owner))
-	}
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), file)
-	}
-	if err != nil {
-		return fmt.Errorf("write %s: %w", file, errors.Join(err, os.Remove(f.Name())))
-	}
-	return syncDir(dir)
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return fmt.Errorf("sync %s: %w", dir, err)
-	}
-	if err := errors.Join(d.Sync(), d.Close()); err != nil {
-		return fmt.Errorf("sync %s: %w", dir, err)
-	}
-	return nil
+	return wholefile.Replace(file, mode, owner, func(w io.Writer) error {
+		return pem.Encode(w, &pem.Block{Type: kind, Bytes: raw})
+	})
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"sync"
@@ -15,6 +16,8 @@ import (
 	"github.com/tink-crypto/tink-go/v2/tink"
 
 	"staddle.internal/kit/fault"
+
+	"staddle.internal/services/coordinator/internal/wholefile"
 )
 
 // ReasonKeysMissing is of Unavailable: this coordinator does not have the
@@ -185,35 +188,13 @@ func readKeys(path string) (*keyset.Handle, error) {
 
 // writeKeys replaces the file as a whole, for its owner alone.
 func writeKeys(path string, handle *keyset.Handle) error {
-	var buf bytes.Buffer
-	if err := insecurecleartextkeyset.Write(handle, keyset.NewJSONWriter(&buf)); err != nil {
-		return fmt.Errorf("encode keys: %w", err)
-	}
-	dir := filepath.Dir(path)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(dir, ".keys-*") // its mode is 0600
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(buf.Bytes())
-	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		return errors.Join(fmt.Errorf("write %s: %w", path, err), os.Remove(f.Name()))
-	}
-	return syncDir(dir)
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return fmt.Errorf("sync %s: %w", dir, err)
-	}
-	if err := errors.Join(d.Sync(), d.Close()); err != nil {
-		return fmt.Errorf("sync %s: %w", dir, err)
-	}
-	return nil
+	return wholefile.Replace(path, 0o600, 0, func(w io.Writer) error {
+		if err := insecurecleartextkeyset.Write(handle, keyset.NewJSONWriter(w)); err != nil {
+			return fmt.Errorf("encode keys: %w", err)
+		}
+		return nil
+	})
 }

@@ -31,9 +31,7 @@ func (e *Engine) tend(ctx context.Context, adopted <-chan struct{}) {
 	shims := sayer{warn: func(err error) { e.log.Warn("shims not looked at", logging.Err(err)) }}
 	still := map[int]id.Sandbox{}
 	for backoff.Wait(ctx, tendPeriod) == nil {
-		if !e.cfg.Network.Disable {
-			network.say(ctx, e.tendNetwork(ctx))
-		}
+		network.say(ctx, e.Mend(ctx))
 		now, err := e.standingShims()
 		shims.say(ctx, err)
 		for pid, uid := range now {
@@ -45,14 +43,6 @@ func (e *Engine) tend(ctx context.Context, adopted <-chan struct{}) {
 			still = now
 		}
 	}
-}
-
-func (e *Engine) tendNetwork(ctx context.Context) error {
-	off, err := e.network.Mend(ctx)
-	for _, uid := range off {
-		e.hints.one(uid)
-	}
-	return err
 }
 
 // standingShims lists the shims that somebody has stopped, with their sandboxes.

@@ -168,19 +168,16 @@ func exitCells(s *resourcev1.SandboxStatus) [][]string {
 	return rows
 }
 
-// endOf is how a container ended, in a few words; empty while it has not.
+// endOf is how a container ended, with the signal if one ended it; empty while it has
+// not.
 func endOf(e *resourcev1.ContainerExit) string {
 	switch {
 	case e == nil:
 		return ""
-	case e.GetUnknown():
-		return "unknown"
-	case e.GetOomKilled():
-		return fmt.Sprintf("%d (out of memory)", e.GetCode())
-	case e.GetSignal() != 0:
+	case e.GetSignal() != 0 && !e.GetUnknown() && !e.GetOomKilled():
 		return fmt.Sprintf("%d (signal %d)", e.GetCode(), e.GetSignal())
 	}
-	return fmt.Sprint(e.GetCode())
+	return codeOf(e)
 }
 
 // moment is a time of the node, to the millisecond.

@@ -30,18 +30,23 @@ func phaseOf(s *sandbox.Sandbox) string {
 func exitOf(s *sandbox.Sandbox) string {
 	for _, c := range s.Spec.GetContainers() {
 		e := s.Exit(c.GetName())
-		switch {
-		case e == nil, c.GetInit() && e.GetCode() == 0 && !e.GetUnknown():
+		if e == nil || c.GetInit() && e.GetCode() == 0 && !e.GetUnknown() {
 			continue
-		case e.GetUnknown():
-			return "unknown"
-		case e.GetOomKilled():
-			return fmt.Sprintf("%d (out of memory)", e.GetCode())
-		default:
-			return fmt.Sprint(e.GetCode())
 		}
+		return codeOf(e)
 	}
 	return ""
+}
+
+// codeOf is the code that a container ended with, or what is known instead.
+func codeOf(e *resourcev1.ContainerExit) string {
+	switch {
+	case e.GetUnknown():
+		return "unknown"
+	case e.GetOomKilled():
+		return fmt.Sprintf("%d (out of memory)", e.GetCode())
+	}
+	return fmt.Sprint(e.GetCode())
 }
 
 // readyOf is whether a sandbox can do its work, as a word; empty if nobody says.

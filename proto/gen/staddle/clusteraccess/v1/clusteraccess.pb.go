@@ -582,7 +582,9 @@ func (*SnapshotStart) Descriptor() ([]byte, []int) {
 // ReportStatusRequest is the status of some records.
 type ReportStatusRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The records: kind, name, uid and status of each. 1 to 100.
+	// The records: kind, name, uid and status of each. 1 to 100. What stands in one is
+	// checked by the coordinator, which every report goes to: to know the rules of all
+	// kinds here as well would cost this process 5 MB.
 	Resources     []*v1.Resource `protobuf:"bytes,1,rep,name=resources,proto3" json:"resources,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1147,10 +1149,9 @@ const file_staddle_clusteraccess_v1_clusteraccess_proto_rawDesc = "" +
 	"\x06mirror\x18\x03 \x01(\v2%.staddle.clusteraccess.v1.MirrorStateH\x00R\x06mirror\x12E\n" +
 	"\bsnapshot\x18\x04 \x01(\v2'.staddle.clusteraccess.v1.SnapshotStartH\x00R\bsnapshotB\a\n" +
 	"\x05event\"\x0f\n" +
-	"\rSnapshotStart\"^\n" +
-	"\x13ReportStatusRequest\x12G\n" +
-	"\tresources\x18\x01 \x03(\v2\x1d.staddle.resource.v1.ResourceB\n" +
-	"\xbaH\a\x92\x01\x04\b\x01\x10dR\tresources\"\x16\n" +
+	"\rSnapshotStart\"c\n" +
+	"\x13ReportStatusRequest\x12L\n" +
+	"\tresources\x18\x01 \x03(\v2\x1d.staddle.resource.v1.ResourceB\x0f\xbaH\f\x92\x01\t\b\x01\x10d\"\x03\xd8\x01\x03R\tresources\"\x16\n" +
 	"\x14ReportStatusResponse\"u\n" +
 	"\x13RenewSessionRequest\x12\x1d\n" +
 	"\n" +

@@ -19,8 +19,9 @@ const (
 	// settle is how long the keeper waits after it was told of a loss: whoever
 	// removes a whole folder shall be done, or our names would be in its way.
 	settle = 20 * time.Millisecond
-	// placesPeriod is how often it looks although it was told of nothing.
-	placesPeriod = 5 * time.Second
+	// placesPeriod is how often it looks although it was told of nothing: a look
+	// costs forty system calls, and the kernel tells of every ordinary loss.
+	placesPeriod = 30 * time.Second
 )
 
 // keepPlaces sees to it that the paths of all sockets lead to them, until ctx

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"time"
 
 	"staddle.internal/kit/fault"
 	"staddle.internal/kit/id"
@@ -24,9 +25,18 @@ func (n *Network) claim(uid id.Sandbox) (netip.Addr, error) {
 		n.mu.Unlock()
 		return netip.Addr{}, fault.New(fault.Unavailable, "claim address of sandbox %s: the network is not ready yet", uid)
 	}
-	addr, ok := next(n.cfg.Subnet, n.last, func(a netip.Addr) bool { _, used := n.byAddr[a]; return used })
+	now := n.now()
+	addr, ok := next(n.cfg.Subnet, n.last, func(a netip.Addr) bool {
+		_, used := n.byAddr[a]
+		return used || cooling(n.freed, a, now)
+	})
 	if !ok {
+		wait, later := soonest(n.freed, n.cfg.Subnet, now)
 		n.mu.Unlock()
+		if later {
+			return netip.Addr{}, fault.New(fault.Exhausted, "claim address of sandbox %s: all addresses of %s are in use or were a moment ago; the next is free in %s",
+				uid, n.cfg.Subnet, wait.Round(time.Second))
+		}
 		return netip.Addr{}, fault.New(fault.Exhausted, "claim address of sandbox %s: all addresses of %s are in use", uid, n.cfg.Subnet)
 	}
 	n.byUID[uid], n.byAddr[addr], n.last = addr, uid, addr
@@ -41,11 +51,13 @@ func (n *Network) claim(uid id.Sandbox) (netip.Addr, error) {
 }
 
 // free gives the address of a sandbox back: in the ledger first, so that it is
-// never free here while noted there.
+// never free here while noted there. Nobody gets it for a while.
 func (n *Network) free(uid id.Sandbox) error {
 	n.mu.Lock()
 	ledger := n.ledger
-	_, held := n.byUID[uid]
+	addr, held := n.byUID[uid]
+	now := n.now()
+	over := cooled(n.freed, now)
 	n.mu.Unlock()
 	if !held {
 		return nil
@@ -53,9 +65,25 @@ func (n *Network) free(uid id.Sandbox) error {
 	if ledger == nil {
 		return fault.New(fault.Unavailable, "free address of sandbox %s: the network is not ready yet", uid)
 	}
-	if err := ledger.Update(func(tx journal.Tx) error { return tx.Delete(bucket, string(uid)) }); err != nil {
+	err := ledger.Update(func(tx journal.Tx) error {
+		for _, a := range over {
+			if err := tx.Delete(bucketFreed, a.String()); err != nil {
+				return err
+			}
+		}
+		return errors.Join(tx.Delete(bucket, string(uid)), noteFreed(tx, addr, n.boot, now))
+	})
+	if err != nil {
 		return fmt.Errorf("free address of sandbox %s: %w", uid, err)
 	}
+	n.mu.Lock()
+	for _, a := range over {
+		if n.freed[a] < now-coolDown { // else it was given out and freed again meanwhile
+			delete(n.freed, a)
+		}
+	}
+	n.freed[addr] = now
+	n.mu.Unlock()
 	n.forget(uid)
 	return nil
 }

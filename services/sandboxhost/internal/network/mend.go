@@ -42,7 +42,7 @@ func (n *Network) Mend(ctx context.Context) ([]id.Sandbox, error) {
 // broken says what is not as it should be, "" if nothing.
 func (n *Network) broken() (string, error) {
 	n.mu.Lock()
-	index, rules := n.bridge, n.rules
+	index, mtu, rules := n.bridge, n.mtu, n.rules
 	n.mu.Unlock()
 	bridge, err := netlink.LinkByName(n.cfg.Bridge)
 	if isGone(err) {
@@ -53,6 +53,9 @@ func (n *Network) broken() (string, error) {
 	}
 	if a := bridge.Attrs(); a.Index != index || a.Flags&net.FlagUp == 0 {
 		return "bridge " + n.cfg.Bridge + " is another, or down", nil
+	}
+	if uplink, err := uplinkMTU(); err != nil || uplink != mtu || bridge.Attrs().MTU != mtu {
+		return fmt.Sprintf("packets of the uplink have at most %d bytes, those of bridge %s %d", uplink, n.cfg.Bridge, bridge.Attrs().MTU), err
 	}
 	addrs, err := netlink.AddrList(bridge, netlink.FAMILY_V4)
 	if err != nil {
@@ -74,9 +77,9 @@ func (n *Network) broken() (string, error) {
 
 // unattached lists the sandboxes with an address whose interface is not in place.
 func (n *Network) unattached() ([]id.Sandbox, error) {
-	links, err := netlink.LinkList()
+	links, err := listLinks()
 	if err != nil {
-		return nil, fmt.Errorf("list interfaces: %w", err)
+		return nil, err
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()

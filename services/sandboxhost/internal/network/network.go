@@ -21,9 +21,11 @@ import (
 	"net/netip"
 	"os"
 	"sync"
+	"time"
 
 	"github.com/vishvananda/netlink"
 
+	"staddle.internal/kit/boottime"
 	"staddle.internal/kit/id"
 	"staddle.internal/kit/journal"
 )
@@ -51,6 +53,8 @@ type Deps struct {
 	Log *slog.Logger
 	// Namespaces finds the pinned namespaces.
 	Namespaces Namespaces
+	// Now is the time since boot. Nil means boottime.Now.
+	Now func() time.Duration
 }
 
 // Namespaces finds the pinned network namespaces of sandboxes.
@@ -67,12 +71,15 @@ type Network struct {
 	cfg  Config
 	log  *slog.Logger
 	pins Namespaces
+	now  func() time.Duration
+	boot string // id of the running kernel
 
 	mu     sync.Mutex // guards what follows
 	ledger *journal.Journal
 	byUID  map[id.Sandbox]netip.Addr
 	byAddr map[netip.Addr]id.Sandbox
-	last   netip.Addr // given out last; the next one is looked for behind it
+	last   netip.Addr                   // given out last; the next one is looked for behind it
+	freed  map[netip.Addr]time.Duration // since boot: not long ago, or not looked at since
 	mtu    int
 	bridge int    // index of the bridge
 	rules  string // of our table, as they were made
@@ -80,9 +87,12 @@ type Network struct {
 
 // New returns the network. It opens nothing.
 func New(cfg Config, deps Deps) *Network {
+	if deps.Now == nil {
+		deps.Now = boottime.Now
+	}
 	return &Network{
-		cfg: cfg, log: deps.Log, pins: deps.Namespaces,
-		byUID: map[id.Sandbox]netip.Addr{}, byAddr: map[netip.Addr]id.Sandbox{},
+		cfg: cfg, log: deps.Log, pins: deps.Namespaces, now: deps.Now, boot: bootID(),
+		byUID: map[id.Sandbox]netip.Addr{}, byAddr: map[netip.Addr]id.Sandbox{}, freed: map[netip.Addr]time.Duration{},
 	}
 }
 
@@ -137,7 +147,10 @@ func (n *Network) Load() error {
 	if err != nil {
 		return fmt.Errorf("open ledger of addresses: %w", err)
 	}
-	err = j.View(func(tx journal.Tx) error {
+	err = j.View(func(tx journal.Tx) (err error) {
+		if n.freed, err = loadFreed(tx, n.boot, n.now()); err != nil {
+			return err
+		}
 		return tx.ForEach(bucket, func(key string, v []byte) error {
 			uid, err := id.ParseSandbox(key)
 			if err != nil {

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/google/nftables"
 	"github.com/vishvananda/netlink"
@@ -25,6 +26,7 @@ type node struct {
 
 	cfg  Config
 	pins *namespace.Pins
+	wait func() time.Duration // time since boot; nil is the real one
 }
 
 func newNode(t *testing.T, subnet string) *node {
@@ -62,7 +64,7 @@ func newNode(t *testing.T, subnet string) *node {
 
 func (n *node) open(t *testing.T) {
 	t.Helper()
-	n.Network = New(n.cfg, Deps{Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Namespaces: n.pins})
+	n.Network = New(n.cfg, Deps{Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Namespaces: n.pins, Now: n.wait})
 	if err := n.Open(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"net/netip"
 	"os"
@@ -144,20 +145,54 @@ func uplinkMTU() (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("list routes: %w", err)
 	}
+	return smallestMTU(bestDefault(routes), func(index int) (int, error) {
+		link, err := netlink.LinkByIndex(index)
+		if err != nil {
+			return 0, err
+		}
+		return link.Attrs().MTU, nil
+	})
+}
+
+// bestDefault are the interfaces of the default route that the kernel prefers; more
+// than one where it spreads over several.
+func bestDefault(routes []netlink.Route) (interfaces []int) {
+	best := math.MaxInt
 	for _, r := range routes {
-		if r.Dst != nil && !r.Dst.IP.IsUnspecified() {
+		if r.Dst != nil && !r.Dst.IP.IsUnspecified() || r.Priority >= best {
 			continue
 		}
-		link, err := netlink.LinkByIndex(r.LinkIndex)
+		best, interfaces = r.Priority, nil
+		if r.LinkIndex != 0 {
+			interfaces = append(interfaces, r.LinkIndex)
+		}
+		for _, hop := range r.MultiPath {
+			interfaces = append(interfaces, hop.LinkIndex)
+		}
+	}
+	return interfaces
+}
+
+// smallestMTU is that of the interface with the smallest packets, and never more than a
+// bridge can have. One that is gone meanwhile does not count.
+func smallestMTU(interfaces []int, mtuOf func(index int) (int, error)) (int, error) {
+	smallest := 0
+	for _, index := range interfaces {
+		mtu, err := mtuOf(index)
 		if isGone(err) {
 			continue
 		}
 		if err != nil {
 			return 0, fmt.Errorf("look at interface of the default route: %w", err)
 		}
-		return link.Attrs().MTU, nil
+		if smallest == 0 || mtu < smallest {
+			smallest = mtu
+		}
 	}
-	return defaultMTU, nil
+	if smallest == 0 {
+		return defaultMTU, nil
+	}
+	return min(smallest, math.MaxUint16), nil
 }
 
 // forwarding lets this network namespace pass packets on. Where it does so

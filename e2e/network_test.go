@@ -1,0 +1,87 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"staddle.internal/e2e/bed"
+)
+
+// pinned is where the network namespace of a sandbox is pinned.
+func pinned(b *bed.Bed, uid string) string {
+	return filepath.Join(b.Paths.Run(), "sandboxhost", strings.ToLower(uid), "net")
+}
+
+// ipWithin runs ip in the network namespace of a sandbox.
+func ipWithin(t *testing.T, b *bed.Bed, uid string, args ...string) string {
+	t.Helper()
+	return tool(t, "nsenter", append([]string{"--net=" + pinned(b, uid), "--", "ip"}, args...)...)
+}
+
+// NET-2: the ledger of addresses is lost while the runner is down, and ten come at
+// once when it is back: no address is given out twice.
+func TestNode_NET2_NoAddressTwiceAfterTheLedgerIsLost(t *testing.T) {
+	b, supervisor := alone(t, bed.Options{})
+	s := settle(t, b, 5)
+	b.KillRunner(supervisor, false)
+	if err := os.Remove(filepath.Join(b.Paths.Var("sandboxhost"), "network.db")); err != nil {
+		t.Fatal(err)
+	}
+	b.Start()
+	b.WaitReady()
+	uids := make([]string, 10)
+	var wg sync.WaitGroup
+	for i := range uids {
+		wg.Go(func() { uids[i] = ensure(t, b, fmt.Sprintf("late%d", i), spec(always, probe("c", "sleep"))) }) // waited for below
+	}
+	wg.Wait()
+	owner := map[string]string{}
+	for _, uid := range append(uids, s.uids...) {
+		address := await(t, b, uid, "running", running).GetAddresses()[0]
+		if !strings.Contains(ipWithin(t, b, uid, "-br", "addr", "show", "eth0"), " "+address+"/") {
+			t.Errorf("sandbox %s says that it has %s, and has not", uid, address)
+		}
+		if other, taken := owner[address]; taken {
+			t.Errorf("sandboxes %s and %s both have %s", uid, other, address)
+		}
+		owner[address] = uid
+	}
+	s.others = uids
+	s.same(t, b, "after the loss of the ledger")
+}
+
+// NET-8 and NET-3: new sandboxes follow the packet size of the underlay, also when it
+// changes while the runner is up; the bridge keeps its hardware address.
+func TestNode_NET8_PacketsFitTheUnderlay(t *testing.T) {
+	b, _ := alone(t, bed.Options{})
+	show := func() string { return tool(t, "ip", "-n", b.NS, "-o", "link", "show", "staddle0") }
+	hardware := func() string { return strings.Fields(show()[strings.Index(show(), "link/ether"):])[1] }
+	want := hardware()
+	tool(t, "ip", "-n", b.NS, "link", "add", "up0", "type", "veth", "peer", "name", "up1")
+	tool(t, "ip", "-n", b.NS, "addr", "add", "192.0.2.10/24", "dev", "up0")
+	for _, mtu := range []string{"1400", "9000"} {
+		tool(t, "ip", "-n", b.NS, "link", "set", "up0", "mtu", mtu, "up")
+		tool(t, "ip", "-n", b.NS, "link", "set", "up1", "up")
+		tool(t, "ip", "-n", b.NS, "route", "replace", "default", "via", "192.0.2.1")
+		bed.Eventually(t, waitLong, "the bridge follows", func(context.Context) (bool, string) {
+			now := show()
+			return strings.Contains(now, " mtu "+mtu+" "), now
+		})
+		uid := ensure(t, b, "web"+mtu, spec(always, probe("c", "sleep")))
+		await(t, b, uid, "running", running)
+		if got := ipWithin(t, b, uid, "-o", "link", "show", "eth0"); !strings.Contains(got, " mtu "+mtu+" ") {
+			t.Errorf("the underlay has %s, the sandbox %s", mtu, got)
+		}
+		if got := hardware(); got != want {
+			t.Errorf("the bridge has hardware address %s, had %s", got, want)
+		}
+		remove(t, b, uid)
+	}
+	tool(t, "ip", "-n", b.NS, "link", "del", "up0")
+	settled(t, b)
+}

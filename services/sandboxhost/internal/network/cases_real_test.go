@@ -1,0 +1,235 @@
+package network
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"staddle.internal/kit/boottime"
+	"staddle.internal/kit/fault"
+	"staddle.internal/kit/id"
+	"staddle.internal/services/sandboxhost/internal/namespace"
+)
+
+// NET-2: the ledger is gone while sandboxes run, and many come at once: no address is
+// given out twice, and those that run keep theirs.
+func TestNetwork_NET2_NoAddressTwiceAfterTheLedgerIsGone(t *testing.T) {
+	const survivors, newcomers = 15, 10
+	n := newNode(t, "10.202.20.0/24")
+	owner := map[netip.Addr]id.Sandbox{}
+	for range survivors {
+		uid, addr := n.attach(t)
+		owner[addr] = uid
+	}
+	if err := errors.Join(n.Close(), os.Remove(n.cfg.Ledger)); err != nil {
+		t.Fatal(err)
+	}
+	n.open(t)
+	var mu sync.Mutex // guards owner
+	var wg sync.WaitGroup
+	for range newcomers {
+		wg.Go(func() { // waited for below
+			uid := id.NewSandbox()
+			err := n.pins.Ensure(uid, namespace.Wanted{Network: true, Hostname: "web"})
+			addr, attachErr := n.Attach(t.Context(), uid)
+			if err := errors.Join(err, attachErr); err != nil {
+				t.Error(err)
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if other, taken := owner[addr]; taken {
+				t.Errorf("%s and %s both have %s", uid, other, addr)
+			}
+			owner[addr] = uid
+		})
+	}
+	wg.Wait()
+	for addr, uid := range owner {
+		if within, ok, err := n.addressWithin(uid); err != nil || !ok || within != addr {
+			t.Errorf("sandbox %s: uses %v, %t, %v, want %s", uid, within, ok, err, addr)
+		}
+	}
+}
+
+// NET-2: who was just spoken to at an address must not be taken for who has it next;
+// also not after a restart.
+func TestNetwork_NET2_FreedAddressCoolsDown(t *testing.T) {
+	n := newNode(t, "10.202.21.0/28") // 13 addresses
+	late := boottime.Now()
+	n.wait = func() time.Duration { return late }
+	if err := n.Close(); err != nil {
+		t.Fatal(err)
+	}
+	n.open(t)
+	var all []id.Sandbox
+	for range 13 {
+		uid, _ := n.attach(t)
+		all = append(all, uid)
+	}
+	freed, _, err := n.Address(all[5])
+	if err := errors.Join(err, n.Detach(all[5]), n.pins.Release(all[5])); err != nil {
+		t.Fatal(err)
+	}
+	for _, restart := range []bool{false, true} {
+		if restart {
+			if err := n.Close(); err != nil {
+				t.Fatal(err)
+			}
+			n.open(t)
+		}
+		late += coolDown/2 - time.Second
+		if addr, err := n.claim(id.NewSandbox()); !errors.Is(err, fault.Exhausted) {
+			t.Errorf("restarted %t: got %v, %v, want exhausted", restart, addr, err)
+		}
+	}
+	late += 2 * time.Second
+	if _, addr := n.attach(t); addr != freed {
+		t.Errorf("got %s, want %s, which has cooled down", addr, freed)
+	}
+}
+
+// NET-3: the hardware address of the bridge is its own, whoever comes and goes, and
+// also after a restart: else all connections stall with every sandbox.
+func TestNetwork_NET3_BridgeKeepsItsHardwareAddress(t *testing.T) {
+	n := newNode(t, "10.202.22.0/24")
+	want := mustLink(t, n.cfg.Bridge).Attrs().HardwareAddr.String()
+	check := func(when string) {
+		t.Helper()
+		if got := mustLink(t, n.cfg.Bridge).Attrs().HardwareAddr.String(); got != want {
+			t.Fatalf("%s: got %s, want %s", when, got, want)
+		}
+	}
+	low := net.HardwareAddr{0x00, 0, 0, 0, 0, 1} // a bridge without its own would take the lowest
+	for range 10 {
+		uid, _ := n.attach(t)
+		if err := netlink.LinkSetHardwareAddr(mustLink(t, hostInterface(uid)), low); err != nil {
+			t.Fatal(err)
+		}
+		low[5]++
+		check("attached")
+		if err := errors.Join(n.Detach(uid), n.pins.Release(uid)); err != nil {
+			t.Fatal(err)
+		}
+		check("detached")
+	}
+	if err := n.Close(); err != nil {
+		t.Fatal(err)
+	}
+	n.open(t)
+	check("restarted")
+}
+
+// NET-8: packets of sandboxes are as large as the underlay lets through.
+func TestUplink_NET8_SmallestOfThePreferredRoute(t *testing.T) {
+	elsewhere := &net.IPNet{IP: net.IPv4(10, 0, 0, 0), Mask: net.CIDRMask(8, 32)}
+	routes := []netlink.Route{
+		{LinkIndex: 1, Dst: elsewhere},
+		{LinkIndex: 2, Priority: 600},
+		{Priority: 100, MultiPath: []*netlink.NexthopInfo{{LinkIndex: 3}, {LinkIndex: 4}, {LinkIndex: 5}}},
+	}
+	mtus := map[int]int{1: 600, 2: 700, 3: 9000, 4: 1400} // 5 is gone
+	mtuOf := func(index int) (int, error) {
+		if mtu, ok := mtus[index]; ok {
+			return mtu, nil
+		}
+		return 0, netlink.LinkNotFoundError{}
+	}
+	for _, tt := range []struct {
+		routes []netlink.Route
+		want   int
+	}{{routes, 1400}, {routes[:2], 700}, {routes[:1], defaultMTU}, {nil, defaultMTU}} {
+		if got, err := smallestMTU(bestDefault(tt.routes), mtuOf); err != nil || got != tt.want {
+			t.Errorf("%v: got %d, %v, want %d", tt.routes, got, err, tt.want)
+		}
+	}
+	mtus[4], mtus[3] = 65536, 65536
+	if got, err := smallestMTU(bestDefault(routes), mtuOf); err != nil || got != 65535 {
+		t.Errorf("got %d, %v, want the most that a bridge can have", got, err)
+	}
+}
+
+// NET-10: while interfaces are taken away between the steps, a sandbox is attached
+// whole or not at all, and in the end whole.
+func TestNetwork_NET10_NeverHalfAttached(t *testing.T) {
+	n := newNode(t, "10.202.24.0/24")
+	for i := range 30 {
+		uid := id.NewSandbox()
+		if err := n.pins.Ensure(uid, namespace.Wanted{Network: true, Hostname: "web"}); err != nil {
+			t.Fatal(err)
+		}
+		harm := make(chan error, 1)
+		go func() { harm <- takeAway(hostInterface(uid), i%3 == 0) }() // waited for below
+		_, attachErr := n.Attach(t.Context(), uid)
+		if err := <-harm; err != nil {
+			t.Fatal(err)
+		}
+		if attachErr != nil {
+			t.Logf("round %d: %v", i, attachErr)
+		}
+		if _, whole, err := n.Address(uid); err != nil {
+			t.Fatal(err)
+		} else if whole {
+			checkWithin(t, n, uid)
+		}
+		if _, err := n.Attach(t.Context(), uid); err != nil {
+			t.Fatalf("round %d: again: %v", i, err)
+		}
+		checkWithin(t, n, uid)
+		if err := errors.Join(n.Detach(uid), n.pins.Release(uid)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// takeAway removes an interface as soon as it is there, or takes it off its bridge.
+func takeAway(name string, off bool) error {
+	deadline := time.Now().Add(5 * time.Second)
+	for time.Now().Before(deadline) {
+		link, err := netlink.LinkByName(name)
+		switch {
+		case isGone(err):
+			continue
+		case err != nil:
+			return err
+		case off:
+			err = netlink.LinkSetNoMaster(link)
+		default:
+			err = netlink.LinkDel(link)
+		}
+		if err != nil && !isGone(err) {
+			return err
+		}
+		return nil
+	}
+	return errors.New("the interface never came")
+}
+
+// checkWithin demands address, default route and loopback inside a sandbox.
+func checkWithin(t *testing.T, n *node, uid id.Sandbox) {
+	t.Helper()
+	addr, ok, err := n.addressWithin(uid)
+	if err != nil || !ok {
+		t.Fatalf("sandbox %s: address %v, %t, %v", uid, addr, ok, err)
+	}
+	err = namespace.Inside(n.pins.Path(uid, namespace.Net), func() error {
+		routes, err := netlink.RouteGet(net.IPv4(192, 0, 2, 1))
+		if err != nil || len(routes) == 0 || !routes[0].Gw.Equal(n.gateway().AsSlice()) {
+			return errors.Join(errors.New("no default route"), err)
+		}
+		lo, err := net.InterfaceByName("lo")
+		if err != nil || lo.Flags&net.FlagUp == 0 {
+			return errors.Join(errors.New("lo is down"), err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatalf("sandbox %s: %v", uid, err)
+	}
+}

@@ -10,8 +10,7 @@ import (
 	"path/filepath"
 
 	"staddle.internal/kit/config"
-
-	"staddle.internal/cli/internal/target"
+	"staddle.internal/kit/wholefile"
 )
 
 // firstUser begins the range of numeric users of an installation's processes.
@@ -105,25 +104,16 @@ func sum(path string) ([]byte, error) {
 
 // copyProgram puts a program in place by rename: one that runs keeps its old
 // file, and no half one is ever started.
-func copyProgram(from, to string) (err error) {
+func copyProgram(from, to string) error {
 	in, err := os.Open(from)
 	if err != nil {
 		return err
 	}
 	defer in.Close() //nolint:errcheck // only read from
-	out, err := os.CreateTemp(filepath.Dir(to), "."+filepath.Base(to)+"-*")
-	if err != nil {
+	return wholefile.Replace(to, 0o755, func(out *os.File) error {
+		_, err := io.Copy(out, in)
 		return err
-	}
-	_, err = io.Copy(out, in)
-	err = errors.Join(err, out.Chmod(0o755), out.Sync(), out.Close())
-	if err == nil {
-		err = os.Rename(out.Name(), to)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(out.Name()))
-	}
-	return nil
+	})
 }
 
 // Configure writes the configuration files that are absent, and lets the
@@ -138,7 +128,10 @@ func (m *Machine) Configure() (written []string, err error) {
 		} else if !errors.Is(err, os.ErrNotExist) {
 			return written, fmt.Errorf("configure: %w", err)
 		}
-		if err := target.ReplaceFile(path, []byte(text), 0o644, nil); err != nil {
+		if err := wholefile.Replace(path, 0o644, func(f *os.File) error {
+			_, err := f.WriteString(text)
+			return err
+		}); err != nil {
 			return written, err
 		}
 		written = append(written, path)

@@ -12,6 +12,7 @@ import (
 
 	"staddle.internal/kit/config"
 	"staddle.internal/kit/fault"
+	"staddle.internal/kit/wholefile"
 
 	"staddle.internal/cli/internal/exit"
 )
@@ -150,30 +151,11 @@ func (h Home) write(path string, data []byte) error {
 	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, data) {
 		return nil
 	}
-	return ReplaceFile(path, data, 0o600, h.own)
-}
-
-// ReplaceFile writes a file so that at every instant it has the old content or
-// the new, with mode, and after prepare was called on it. Nothing is left of an
-// attempt that fails.
-func ReplaceFile(path string, data []byte, mode os.FileMode, prepare func(path string) error) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
-	if err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(fmt.Errorf("write %s: %w", path, err), os.Remove(f.Name()))
-		}
-	}()
-	_, err = f.Write(data)
-	if err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	if prepare != nil {
-		if err := prepare(f.Name()); err != nil {
+	return wholefile.Replace(path, 0o600, func(f *os.File) error {
+		if err := h.own(f.Name()); err != nil {
 			return err
 		}
-	}
-	return os.Rename(f.Name(), path)
+		_, err := f.Write(data)
+		return err
+	})
 }

@@ -2,7 +2,6 @@ package target_test
 
 import (
 	"errors"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -134,24 +133,5 @@ func TestLoad_AWrongContextIsRefusedAndNotSkipped(t *testing.T) {
 	_, err := target.Load(target.Flags{})
 	if _, ok := errors.AsType[*config.Error](err); !ok || !strings.Contains(err.Error(), `config.yaml:2: cordinator: the key is unknown; the nearest known key is "coordinator"`) {
 		t.Errorf("error %v", err)
-	}
-}
-
-func TestReplaceFile_LeavesNothingOfAFailure(t *testing.T) {
-	dir := t.TempDir()
-	path := filepath.Join(dir, "f")
-	if err := target.ReplaceFile(path, []byte("old"), 0o600, nil); err != nil {
-		t.Fatal(err)
-	}
-	err := target.ReplaceFile(path, []byte("new"), 0o600, func(string) error { return fs.ErrPermission })
-	if !errors.Is(err, fs.ErrPermission) {
-		t.Errorf("error %v", err)
-	}
-	entries, err := os.ReadDir(dir)
-	if err != nil || len(entries) != 1 {
-		t.Errorf("files %v, %v; want the one", entries, err)
-	}
-	if data, err := os.ReadFile(path); err != nil || string(data) != "old" {
-		t.Errorf("content %q, %v; want the old one", data, err)
 	}
 }

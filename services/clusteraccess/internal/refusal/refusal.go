@@ -14,13 +14,13 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 
 	"staddle.internal/kit/fault"
 	"staddle.internal/kit/logging"
+	"staddle.internal/kit/wholefile"
 )
 
 // scheme begins every identity.
@@ -134,19 +134,10 @@ func (l *List) leave(id int) {
 	delete(l.open, id)
 }
 
-// write replaces the file as a whole, so that it outlives the kernel.
+// write replaces the file.
 func write(path string, identities []string) error {
-	f, err := os.CreateTemp(filepath.Dir(path), ".refused-*")
-	if err != nil {
+	return wholefile.Replace(path, 0o600, func(f *os.File) error {
+		_, err := f.WriteString(strings.Join(append(slices.Clone(identities), ""), "\n"))
 		return err
-	}
-	_, err = f.WriteString(strings.Join(append(slices.Clone(identities), ""), "\n"))
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
-	}
-	return nil
+	})
 }

@@ -10,7 +10,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"staddle.internal/services/coordinator/internal/wholefile"
+	"staddle.internal/kit/wholefile"
 )
 
 // maxFile bounds what is read of a file that somebody may have put there.
@@ -67,7 +67,12 @@ func writePEM(file, kind string, raw []byte, mode os.FileMode, owner int) error 
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 		return fmt.Errorf("write %s: %w", file, err)
 	}
-	return wholefile.Replace(file, mode, owner, func(w io.Writer) error {
-		return pem.Encode(w, &pem.Block{Type: kind, Bytes: raw})
+	return wholefile.Replace(file, mode, func(f *os.File) error {
+		if owner != 0 {
+			if err := f.Chown(owner, owner); err != nil {
+				return err
+			}
+		}
+		return pem.Encode(f, &pem.Block{Type: kind, Bytes: raw})
 	})
 }

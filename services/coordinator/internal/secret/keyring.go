@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"sync"
@@ -17,7 +16,7 @@ import (
 
 	"staddle.internal/kit/fault"
 
-	"staddle.internal/services/coordinator/internal/wholefile"
+	"staddle.internal/kit/wholefile"
 )
 
 // ReasonKeysMissing is of Unavailable: this coordinator does not have the
@@ -191,8 +190,8 @@ func writeKeys(path string, handle *keyset.Handle) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
 	}
-	return wholefile.Replace(path, 0o600, 0, func(w io.Writer) error {
-		if err := insecurecleartextkeyset.Write(handle, keyset.NewJSONWriter(w)); err != nil {
+	return wholefile.Replace(path, 0o600, func(f *os.File) error {
+		if err := insecurecleartextkeyset.Write(handle, keyset.NewJSONWriter(f)); err != nil {
 			return fmt.Errorf("encode keys: %w", err)
 		}
 		return nil

@@ -2,35 +2,34 @@ package wholefile_test
 
 import (
 	"errors"
-	"io"
 	"os"
 	"path/filepath"
 	"testing"
 
-	"staddle.internal/services/coordinator/internal/wholefile"
+	"staddle.internal/kit/wholefile"
 )
 
 func TestReplace_AllOrNothing(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "keys")
-	text := func(s string) func(io.Writer) error {
-		return func(w io.Writer) error {
-			_, err := io.WriteString(w, s)
+	text := func(s string) func(*os.File) error {
+		return func(f *os.File) error {
+			_, err := f.WriteString(s)
 			return err
 		}
 	}
 	broken := errors.New("broken off")
-	if err := wholefile.Replace(file, 0o600, 0, text("old")); err != nil {
+	if err := wholefile.Replace(file, 0o600, text("old")); err != nil {
 		t.Fatal(err)
 	}
-	err := wholefile.Replace(file, 0o600, 0, func(w io.Writer) error { return errors.Join(text("half")(w), broken) })
+	err := wholefile.Replace(file, 0o600, func(f *os.File) error { return errors.Join(text("half")(f), broken) })
 	if !errors.Is(err, broken) {
 		t.Errorf("got %v, want %v", err, broken)
 	}
 	if raw, err := os.ReadFile(file); err != nil || string(raw) != "old" {
 		t.Errorf("after a failure it holds %q (%v), want old", raw, err)
 	}
-	if err := wholefile.Replace(file, 0o640, 0, text("new")); err != nil {
+	if err := wholefile.Replace(file, 0o640, text("new")); err != nil {
 		t.Fatal(err)
 	}
 	info, err := os.Stat(file)

@@ -1,33 +1,28 @@
 // Package wholefile replaces files as a whole: after a crash there is the old one, the
 // new one, or none, and never half of one.
 //
-// It must never read what is there. It stands outside the trail; the keys of the
-// coordinator are written with it.
+// It must never read what is there. It stands outside the trail; keys, certificates and
+// what people configure are written with it.
 package wholefile
 
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 )
 
 // Replace puts what write gives in the place of a file, whose folder must exist, with
-// that mode. Owner is the user and group that it is given to; 0 leaves it to this
-// process. It is durable when Replace returns nil; else the old file is as it was, but
-// for a failure to make the new one durable. Safe to repeat.
-func Replace(file string, mode os.FileMode, owner int, write func(io.Writer) error) error {
+// that mode. Write may also give the new file, which nobody else sees yet, to another
+// user. It is durable when Replace returns nil; else the old file is as it was, but for a
+// failure to make the new one durable. Safe to repeat.
+func Replace(file string, mode os.FileMode, write func(*os.File) error) error {
 	dir := filepath.Dir(file)
 	f, err := os.CreateTemp(dir, ".new-*") // for nobody else until it is whole
 	if err != nil {
 		return fmt.Errorf("write %s: %w", file, err)
 	}
-	err = errors.Join(write(f), f.Chmod(mode))
-	if owner != 0 {
-		err = errors.Join(err, f.Chown(owner, owner))
-	}
-	err = errors.Join(err, f.Sync(), f.Close())
+	err = errors.Join(write(f), f.Chmod(mode), f.Sync(), f.Close())
 	if err == nil {
 		err = os.Rename(f.Name(), file)
 	}

@@ -15,7 +15,6 @@ import (
 	"github.com/tink-crypto/tink-go/v2/tink"
 
 	"staddle.internal/kit/fault"
-
 	"staddle.internal/kit/wholefile"
 )
 
@@ -55,14 +54,22 @@ type keyring struct {
 func (k *keyring) ready(ctx context.Context, store witnesses) (tink.AEAD, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.cipher != nil {
-		return k.cipher, nil
-	}
-	if err := k.open(ctx, store); err != nil {
-		k.handle, k.cipher = nil, nil
+	if err := k.readyLocked(ctx, store); err != nil {
 		return nil, err
 	}
 	return k.cipher, nil
+}
+
+// readyLocked reads the keys if that was not done. k.mu is held.
+func (k *keyring) readyLocked(ctx context.Context, store witnesses) error {
+	if k.cipher != nil {
+		return nil
+	}
+	if err := k.open(ctx, store); err != nil {
+		k.handle, k.cipher = nil, nil
+		return err
+	}
+	return nil
 }
 
 // again forgets the keys, so that the file is read again: another coordinator may
@@ -128,11 +135,11 @@ func (k *keyring) claim(ctx context.Context, store witnesses) error {
 
 // rotate makes a new key, which encrypts from now on. The old ones are kept.
 func (k *keyring) rotate(ctx context.Context, store witnesses) error {
-	if _, err := k.ready(ctx, store); err != nil {
-		return err
-	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if err := k.readyLocked(ctx, store); err != nil {
+		return err
+	}
 	manager := keyset.NewManagerFromHandle(k.handle)
 	id, err := manager.Add(aead.AES256GCMKeyTemplate())
 	if err == nil {

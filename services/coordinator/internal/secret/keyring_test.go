@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	coordinatorv1 "staddle.internal/proto/gen/staddle/coordinator/v1"
@@ -73,6 +74,29 @@ func TestKeyring_OldKeysReadAfterRotation(t *testing.T) {
 	}
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the file of keys has mode %v, %v", info.Mode(), err)
+	}
+}
+
+// Who finds keys that it does not know has them read again, at any moment of a rotation.
+func TestKeyring_RotatesWhileOthersReadAgain(t *testing.T) {
+	k, w := &keyring{path: filepath.Join(t.TempDir(), "secrets.keys")}, &witnessed{}
+	old := sealOf(t, k, w, "hush")
+	ctx, enough := context.WithCancel(t.Context())
+	var others sync.WaitGroup
+	others.Go(func() {
+		for ctx.Err() == nil {
+			k.again()
+		}
+	})
+	for range 20 {
+		if err := k.rotate(t.Context(), w); err != nil {
+			t.Error(err)
+		}
+	}
+	enough()
+	others.Wait()
+	if !opens(t, k, w, old, "db") {
+		t.Error("what was sealed before cannot be read")
 	}
 }
 

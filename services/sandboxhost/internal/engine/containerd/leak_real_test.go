@@ -107,9 +107,9 @@ func (n *node) noLeak(t *testing.T, before []string) {
 	}
 }
 
-// TestEngine_LeaksNothingWhenKilled is field case LIF-2: containerd or the engine
+// TestEngine_LIF2_LeaksNothingWhenKilled is field case LIF-2: containerd or the engine
 // ends at a random moment of creating and removing.
-func TestEngine_LeaksNothingWhenKilled(t *testing.T) {
+func TestEngine_LIF2_LeaksNothingWhenKilled(t *testing.T) {
 	n := newNode(t)
 	ref := pushed(t)
 	first := attempt(t, ref, prog("exit", "0"))

@@ -371,3 +371,32 @@ func TestEngine_FoldersThatContainerdForgotAreInNobodysWay(t *testing.T) {
 		t.Errorf("left: %v, %v", left, err)
 	}
 }
+
+// containerd was killed after it had hidden the folder of a task, and before it had
+// removed it: it never looks there again.
+func TestEngine_LIF2_FolderThatContainerdHidIsRemoved(t *testing.T) {
+	n := newNode(t)
+	a := attempt(t, pushed(t), prog("sleep"))
+	n.run(t, a)
+	dir := filepath.Join(n.cfg.State, "io.containerd.runtime.v2.task", n.cfg.Namespace)
+	name := engine.ContainerID(uidOf(a), a.Wish.GetSpec().GetContainers()[0].GetName(), a.Number)
+	shims := n.Shims(t)
+	n.Kill(t)
+	for _, pid := range shims {
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Rename(filepath.Join(dir, name), filepath.Join(dir, "."+name)); err != nil {
+		t.Fatal(err)
+	}
+	n.Up(t)
+	if exit := n.awaitExit(t, uidOf(a)); !exit.Unknown {
+		t.Errorf("got %+v, want unknown", exit)
+	}
+	n.clear(t, uidOf(a))
+	left, err := filepath.Glob(filepath.Join(dir, "*"+name))
+	if err != nil || len(left) > 0 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -64,6 +65,9 @@ func (e *Engine) remove(ctx context.Context, containerID string) error {
 	if err := e.deleteTask(ctx, containerID); err != nil {
 		return err
 	}
+	if err := e.removeHidden(containerID); err != nil {
+		return err
+	}
 	if c.group != "" { // a workload whose shim was killed may outlive its task for a moment
 		if err := e.cgroups.Clear(c.group); err != nil {
 			return err
@@ -105,6 +109,21 @@ func (e *Engine) deleteTask(ctx context.Context, containerID string) error {
 	if err := errgrpc.ToNative(err); err != nil && !errdefs.IsNotFound(err) {
 		return unavailable("delete task of container "+containerID, err)
 	}
+	return nil
+}
+
+// removeHidden removes what containerd left of the folder of a task that is gone. It
+// hides the folder before it removes it, and never looks at hidden ones again: one that
+// was killed in between leaves it until the next boot.
+func (e *Engine) removeHidden(containerID string) error {
+	path := filepath.Join(e.taskDir(), "."+containerID)
+	if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err := removeMounted(path); err != nil {
+		return fmt.Errorf("remove folder of container %s: %w", containerID, err)
+	}
+	e.log.Warn("folder of an ended task removed", logging.Component(containerID))
 	return nil
 }
 

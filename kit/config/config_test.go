@@ -75,7 +75,7 @@ network: {bridge: br7, subnet: 10.1.0.0/20, disable: true}
 allow_host_network: true
 images: {plain_http: ["reg:5000"], registry_dir: /r, auth_file: /a.json, max_pulls: 5, max_layers: 2, stall_timeout: 1m}
 logs: {max_size_per_stream: 2GiB}
-sandboxes: {cgroup_parent: x.slice, boot_hold: 1m}
+sandboxes: {cgroup_parent: x.slice, boot_hold: 1m, tidy_period: 2m}
 presence: {session_ttl: 20s, hold_down: 0s}
 users: {first_id: 70000, admin_group: wheel}
 supervisor:

@@ -198,6 +198,8 @@ type Sandboxes struct {
 	CgroupParent string `yaml:"cgroup_parent"`
 	// BootHold is how long starts after a reboot wait for the coordinator.
 	BootHold Duration `yaml:"boot_hold"`
+	// TidyPeriod is how often sandboxhost looks for what is left over of sandboxes.
+	TidyPeriod Duration `yaml:"tidy_period"`
 }
 
 // Presence is the registration of the node.
@@ -233,7 +235,7 @@ func DefaultNode() Node {
 			Hold: Duration(time.Minute),
 		},
 		Logs:      Logs{MaxSizePerStream: 64 << 20},
-		Sandboxes: Sandboxes{BootHold: Duration(15 * time.Second)},
+		Sandboxes: Sandboxes{BootHold: Duration(15 * time.Second), TidyPeriod: Duration(5 * time.Minute)},
 		Presence: Presence{
 			SessionTTL: Duration(15 * time.Second),
 			HoldDown:   Duration(5 * time.Second),

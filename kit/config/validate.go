@@ -85,6 +85,7 @@ func (n *Node) Validate() []Problem {
 	c.must(n.Sandboxes.CgroupParent == "" || slicePath.MatchString(n.Sandboxes.CgroupParent), "sandboxes.cgroup_parent",
 		fmt.Sprintf("%q is no cgroup", n.Sandboxes.CgroupParent), "write a name like staddle.slice")
 	c.between("sandboxes.boot_hold", n.Sandboxes.BootHold, 0, time.Hour)
+	c.between("sandboxes.tidy_period", n.Sandboxes.TidyPeriod, time.Second, time.Hour)
 	c.between("presence.session_ttl", n.Presence.SessionTTL, 5*time.Second, 10*time.Minute)
 	c.between("presence.hold_down", n.Presence.HoldDown, 0, time.Minute)
 	c.must(n.Users.FirstID == 0 || n.Users.FirstID >= 100 && n.Users.FirstID <= 1<<30, "users.first_id",

@@ -72,11 +72,12 @@ func build(_ context.Context, p *process.Process) ([]run.Member, error) {
 	access := clusteraccessv1.NewClusterAccessServiceClient(cluster)
 	h := host.New(
 		host.Config{
-			Node:     p.Config.Name,
-			BootID:   boot,
-			Folder:   p.Paths.Var(Name),
-			Rules:    rulesOf(p.Config),
-			BootHold: time.Duration(p.Config.Sandboxes.BootHold),
+			Node:       p.Config.Name,
+			BootID:     boot,
+			Folder:     p.Paths.Var(Name),
+			Rules:      rulesOf(p.Config),
+			BootHold:   time.Duration(p.Config.Sandboxes.BootHold),
+			TidyPeriod: time.Duration(p.Config.Sandboxes.TidyPeriod),
 		},
 		host.Deps{
 			Engine: eng, Journal: notes, Log: p.Log, Now: boottime.Now, Disks: grants.Disks, Refusal: short.Refusal,

@@ -62,6 +62,9 @@ type Config struct {
 	Rules permit.Rules
 	// BootHold is how long sandboxes of the cluster wait after a reboot.
 	BootHold time.Duration
+	// TidyPeriod is how often somebody looks for what is left over. 0 means
+	// DefaultTidyPeriod.
+	TidyPeriod time.Duration
 	// Limit is how many sandboxes are taken. 0 means DefaultLimit.
 	Limit int
 	// Restart is the back-off between attempts. Zero means from 500 ms to 5
@@ -130,6 +133,9 @@ func New(cfg Config, deps Deps) *Host {
 	if cfg.Limit == 0 {
 		cfg.Limit = DefaultLimit
 	}
+	if cfg.TidyPeriod == 0 {
+		cfg.TidyPeriod = DefaultTidyPeriod
+	}
 	if cfg.Restart == (backoff.Policy{}) {
 		cfg.Restart = backoff.Policy{Initial: 500 * time.Millisecond, Cap: 5 * time.Minute, Stable: time.Minute}
 	}
@@ -162,6 +168,7 @@ func (h *Host) Run(ctx context.Context, ready func()) error {
 	if err := h.adopt(ctx); err != nil {
 		return err
 	}
+	keepers.Go(func() { h.keepTidy(ctx) }) // waited for above
 	ready()
 	sweep := time.NewTicker(sweepPeriod)
 	defer sweep.Stop()

@@ -18,10 +18,10 @@ import (
 // cycles is how many sandboxes come and go while processes are killed.
 const cycles = 24
 
-// TestNode_NothingLeaksUnderKills lets sandboxes come and go, some with a command
+// TestNode_LIF2_NothingLeaksUnderKills lets sandboxes come and go, some with a command
 // that is not there, while sandboxhost and containerd are killed at random moments.
 // In the end there is what there was before.
-func TestNode_NothingLeaksUnderKills(t *testing.T) {
+func TestNode_LIF2_NothingLeaksUnderKills(t *testing.T) {
 	b, _ := alone(t, bed.Options{Supervisor: "  backoff: {initial: 20ms, cap: 200ms}"})
 	before, err := b.Containerd(t.Context())
 	if err != nil {

@@ -42,6 +42,8 @@ type Options struct {
 	// Node is YAML added to node.yaml, Supervisor to its section supervisor, where
 	// each line begins with two spaces.
 	Node, Supervisor string
+	// Sandboxes are further keys of the section sandboxes of node.yaml.
+	Sandboxes string
 	// Coordinator is YAML added to coordinator.yaml.
 	Coordinator string
 	// Env is added to the environment of the supervisor and the command line.
@@ -164,7 +166,7 @@ func New(t T, opts Options) *Bed {
 func (b *Bed) WriteConfig(extra string) {
 	b.t.Helper()
 	var node strings.Builder
-	fmt.Fprintf(&node, "version: 1\nname: %s\nusers: {first_id: %d}\nsandboxes: {cgroup_parent: %s, boot_hold: 3s}\n", b.opts.Name, firstID, b.Parent)
+	fmt.Fprintf(&node, "version: 1\nname: %s\nusers: {first_id: %d}\nsandboxes: {cgroup_parent: %s, boot_hold: 3s, %s}\n", b.opts.Name, firstID, b.Parent, b.opts.Sandboxes)
 	fmt.Fprintf(&node, "supervisor:\n  composition: %s\n", b.opts.Composition)
 	if b.opts.Supervisor != "" {
 		node.WriteString(b.opts.Supervisor + "\n")

@@ -73,6 +73,31 @@ func TestDocuments_TrailLeadsOn(t *testing.T) {
 	}
 }
 
+// testName is a test that a document names as a proof.
+var testName = regexp.MustCompile("`(Test[A-Z]\\w*)`")
+
+// Every test that a document names is there: what nothing proves any more must not
+// be said to be proved.
+func TestDocuments_NameTestsThatExist(t *testing.T) {
+	r := open(t)
+	var tests strings.Builder
+	for _, file := range r.matching("_test.go") {
+		tests.WriteString(r.read(t, file))
+	}
+	checked := 0
+	for _, doc := range r.matching(".md") {
+		for _, m := range testName.FindAllStringSubmatch(r.read(t, doc), -1) {
+			checked++
+			if !strings.Contains(tests.String(), "\nfunc "+m[1]+"(t *testing.T)") {
+				t.Errorf("%s names %s, which does not exist", doc, m[1])
+			}
+		}
+	}
+	if checked < 20 {
+		t.Errorf("found %d tests in documents, want at least those of the registries", checked)
+	}
+}
+
 // developerPath is a place on the machine of whoever wrote a file. What lies in an
 // image or in /proc is behind another name, so a letter or slash before it counts.
 var developerPath = regexp.MustCompile(`(^|[\s"'=(:,` + "`" + `])/(work|Users|root/go|home/\w+|tmp/\w+)/`)

@@ -34,6 +34,8 @@ const usage = `probe VERB [ARG...]
   feed BYTES [CODE]      have a child use so much memory; print how it ended and
                          stay, or exit with CODE
   serve PORT             answer each line on tcp with itself
+  tended PORT BYTES      count as "count 5ms"; answer on tcp, not between SIGUSR1 and
+                         SIGUSR2; at SIGHUP have a child use so much memory
   ask HOST:PORT TEXT     send a line, print the answer and stay
   where                  print user, working directory and arguments and exit 0`
 
@@ -86,6 +88,8 @@ func main() {
 		feed(args)
 	case "serve":
 		serve(args[0])
+	case "tended":
+		tended(args[0], args[1])
 	case "ask":
 		ask(args[0], args[1])
 	case "where":
@@ -194,6 +198,27 @@ func serve(port string) {
 			_, _ = io.Copy(c, c)
 			_ = c.Close()
 		}()
+	}
+}
+
+// tended gives each of those that look after a container something to see: who reads
+// output, who connects, who counts what the kernel ends for memory.
+func tended(port, bytes string) {
+	news := make(chan os.Signal, 8)
+	signal.Notify(news, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGHUP)
+	go count(5 * time.Millisecond)
+	l, err := net.Listen("tcp", ":"+port)
+	must(err)
+	for s := range news {
+		switch s {
+		case syscall.SIGUSR1:
+			must(l.Close())
+		case syscall.SIGUSR2:
+			l, err = net.Listen("tcp", ":"+port)
+			must(err)
+		default:
+			_ = exec.Command("/proc/self/exe", "eat", bytes).Run() // it is ended for that
+		}
 	}
 }
 

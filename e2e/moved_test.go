@@ -26,12 +26,15 @@ func TestNode_IMG5_MovedTag(t *testing.T) {
 		return uid, await(t, b, uid, "running", running)
 	}
 	old, was := begin("old")
+	old2, was2 := begin("old-2")
+	old3, was3 := begin("old-3")
 	push(t, registry, second, "test/app:1")
 	young, is := begin("young")
+	young2, is2 := begin("young-2")
 	for _, c := range []struct {
 		img v1.Image
 		got string
-	}{{first, digest(was)}, {second, digest(is)}} {
+	}{{first, digest(was)}, {first, digest(was2)}, {first, digest(was3)}, {second, digest(is)}, {second, digest(is2)}} {
 		want, err := c.img.Digest()
 		if err != nil || c.got != want.String() {
 			t.Errorf("got digest %s, want %s, %v", c.got, want, err)
@@ -41,6 +44,7 @@ func TestNode_IMG5_MovedTag(t *testing.T) {
 	if r := b.CLI("--node-socket", b.HostSocket(), "image", "import", cutArchive(t)); r.Code == 0 { // collects garbage
 		t.Fatal("half an archive was imported")
 	}
+	b.OK("--node-socket", b.HostSocket(), "image", "prune")
 	b.Kill("containerd")
 	b.Kill("sandboxhost")
 	b.WaitReady()
@@ -56,6 +60,6 @@ func TestNode_IMG5_MovedTag(t *testing.T) {
 	if r := b.CLI("--node-socket", b.HostSocket(), "image", "rm", ref+"@"+digest(was)); r.Code == 0 {
 		t.Error("an image that a sandbox is made of was removed")
 	}
-	removeAll(t, b, old, young)
+	removeAll(t, b, old, old2, old3, young, young2)
 	settled(t, b)
 }

@@ -1,9 +1,15 @@
 package e2e
 
 import (
+	"archive/tar"
+	"bytes"
 	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -14,7 +20,7 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
-	"github.com/google/go-containerregistry/pkg/v1/random"
+	"github.com/google/go-containerregistry/pkg/v1/static"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"staddle.internal/e2e/bed"
@@ -37,14 +43,36 @@ func probeImage(t *testing.T) v1.Image {
 	return img
 }
 
-// larger adds a layer of so many random bytes to an image.
-func larger(t *testing.T, img v1.Image, bytes int64) v1.Image {
+// larger adds a layer of one file of so many random bytes to an image. It is not
+// compressed: that takes minutes with the race detector.
+func larger(t *testing.T, img v1.Image, size int64) v1.Image {
 	t.Helper()
-	layer, err := random.Layer(bytes, types.DockerLayer)
-	if err != nil {
+	data := make([]byte, size)
+	if _, err := rand.Read(data); err != nil {
 		t.Fatal(err)
 	}
-	if img, err = mutate.AppendLayers(img, layer); err != nil {
+	return withFiles(t, img, map[string][]byte{"large": data})
+}
+
+// withFiles adds a layer of files to an image.
+func withFiles(t *testing.T, img v1.Image, files map[string][]byte) v1.Image {
+	t.Helper()
+	var raw bytes.Buffer
+	w := tar.NewWriter(&raw)
+	for name, data := range files {
+		err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o644, Size: int64(len(data))})
+		if err == nil {
+			_, err = w.Write(data)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	img, err := mutate.AppendLayers(img, static.NewLayer(raw.Bytes(), types.DockerUncompressedLayer))
+	if err != nil {
 		t.Fatal(err)
 	}
 	return img
@@ -123,12 +151,12 @@ func pulling(s *resourcev1.SandboxStatus) bool {
 	return s.GetPhase() == resourcev1.SandboxPhase_SANDBOX_PHASE_PREPARING && strings.Contains(s.GetMessage(), "pulling")
 }
 
-// TestNode_IMG2_OnePullForAll has 12 sandboxes and an image of 20 MB instead of 30
-// and 100; the registry stands still meanwhile, so that all of them wait at once.
+// TestNode_IMG2_OnePullForAll has 30 sandboxes ask for one image of 100 MB; the registry
+// stands still meanwhile, so that all of them wait at once.
 func TestNode_IMG2_OnePullForAll(t *testing.T) {
 	b, _ := alone(t, bed.Options{})
 	registry := newSlow()
-	ref := push(t, serveOn(t, b.Listen(), registry.wrap), larger(t, probeImage(t), 20<<20), "test/large:1")
+	ref := push(t, serveOn(t, b.Listen(), registry.wrap), larger(t, probeImage(t), 100<<20), "test/large:1")
 
 	first := b.StartCLI("--node-socket", b.HostSocket(), "image", "pull", ref)
 	bed.Eventually(t, waitLong, "the registry is asked for parts", func(context.Context) (bool, string) {
@@ -136,9 +164,9 @@ func TestNode_IMG2_OnePullForAll(t *testing.T) {
 		return len(asked) > 0, sprint(asked)
 	})
 	var uids []string
-	for i := range 12 {
+	for i := range 30 {
 		s := spec(always, &resourcev1.ContainerSpec{Name: "c", Image: ref, Args: []string{"sleep"}})
-		uids = append(uids, ensure(t, b, "same-"+string(rune('a'+i)), s))
+		uids = append(uids, ensure(t, b, fmt.Sprint("same-", i), s))
 	}
 	for _, uid := range uids {
 		await(t, b, uid, "waits for the pull", pulling)
@@ -165,6 +193,31 @@ func TestNode_IMG2_OnePullForAll(t *testing.T) {
 	}
 	removeAll(t, b, uids[1:]...)
 	settled(t, b)
+}
+
+// TestNode_PullSaysThatItWaitsItsTurn has a node that pulls one image at once, and a
+// person who asks for a second one.
+func TestNode_PullSaysThatItWaitsItsTurn(t *testing.T) {
+	b, _ := alone(t, bed.Options{Node: "images: {max_pulls: 1}"})
+	registry := newSlow()
+	served := serveOn(t, b.Listen(), registry.wrap)
+	first := push(t, served, larger(t, probeImage(t), 1<<20), "test/first:1")
+	second := push(t, served, larger(t, probeImage(t), 1<<20), "test/second:1")
+	pulls := b.Begin("--node-socket", b.HostSocket(), "image", "pull", first)
+	bed.Eventually(t, waitLong, "the registry is asked for parts", func(context.Context) (bool, string) {
+		asked := registry.asked()
+		return len(asked) > 0, sprint(asked)
+	})
+	waits := b.Begin("--node-socket", b.HostSocket(), "image", "pull", second)
+	bed.Eventually(t, waitLong, "the second says that it waits", func(context.Context) (bool, string) {
+		return strings.Contains(waits.Stderr(), "waiting to begin pulling "+second+": number 1 in the queue"), waits.Stderr()
+	})
+	close(registry.goOn)
+	for _, pull := range []*bed.Running{pulls, waits} {
+		if r := pull.Wait(); r.Code != 0 {
+			t.Errorf("exit code %d\n%s", r.Code, r.Stderr)
+		}
+	}
 }
 
 // removeAll removes sandboxes at once and waits until all are torn down.
@@ -195,11 +248,35 @@ func (c *counter) Accept() (net.Conn, error) {
 	return conn, err
 }
 
+// fillTo has so many percent of the filesystem of all durable data in use.
+func fillTo(t *testing.T, b *bed.Bed, percent int64) {
+	t.Helper()
+	var st syscall.Statfs_t
+	if err := syscall.Statfs(b.Paths.Var(""), &st); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Create(filepath.Join(b.Paths.Var(""), "filler"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	size := free(t, b) - int64(st.Blocks)*st.Bsize*(100-percent)/100
+	if err := errors.Join(syscall.Fallocate(int(f.Fd()), 0, 0, size), f.Close()); err != nil {
+		t.Fatalf("fill the disk with %d bytes: %v", size, err)
+	}
+}
+
 // TestNode_IMG3_ImportedImageNeedsNoRegistry imports an image that is named after
 // a registry which counts who comes. What could take it away is the clean-up of a full
 // disk, and the runtime's own collection of garbage, which a failed import runs at once.
 func TestNode_IMG3_ImportedImageNeedsNoRegistry(t *testing.T) {
-	b, _ := alone(t, bed.Options{})
+	b := bed.New(t, bed.Options{
+		Composition: "node", Disabled: nodeAlone,
+		Node: "pressure: {disk_min_free: 1MiB, disk_min_free_percent: 0}\nimages: {gc: {high_percent: 90, low_percent: 80, min_free: 1MiB, min_age: 0s, max_age: 1m}}",
+	})
+	b.PutStateOn("300m")
+	b.Start()
+	b.WaitReady()
+	importProbe(t, b)
 	door := &counter{Listener: b.Listen()}
 	registry := serveOn(t, door, nil)
 	repository := registry.Host() + "/test/probe"
@@ -239,9 +316,7 @@ func TestNode_IMG3_ImportedImageNeedsNoRegistry(t *testing.T) {
 	b.Kill("containerd")
 	b.WaitReady()
 	runs("after containerd was killed")
-	b.WriteConfig("images: {gc: {high_percent: 1, low_percent: 0, min_age: 0s, max_age: 1m}}")
-	b.Kill("sandboxhost")
-	b.WaitReady()
+	fillTo(t, b, 95)
 	bed.Eventually(t, time.Minute, "a full disk was cleaned, as far as that may be", func(context.Context) (bool, string) {
 		said := b.Logs()["sandboxhost"]
 		return strings.Contains(said, "disk full, and no image may be removed"), said

@@ -27,7 +27,9 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/static"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
 // Program is where the program lies in an image. Its modes are those of
@@ -99,6 +101,16 @@ func New(t testing.TB, files ...File) v1.Image {
 	config.Config.Cmd = []string{"sleep"}
 	config.Config.Env = []string{"PATH=/bin", "FROM_IMAGE=yes"}
 	img, err = mutate.ConfigFile(img, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return img
+}
+
+// With adds a layer with files to an image. It is not compressed, and so costs no time.
+func With(t testing.TB, img v1.Image, files ...File) v1.Image {
+	t.Helper()
+	img, err := mutate.AppendLayers(img, static.NewLayer(archive(t, files), types.DockerUncompressedLayer))
 	if err != nil {
 		t.Fatal(err)
 	}

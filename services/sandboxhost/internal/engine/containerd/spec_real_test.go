@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -314,9 +315,9 @@ func TestEngine_NothingOfTheNodeIsReached(t *testing.T) {
 	n.clear(t, uidOf(a))
 }
 
-// TestEngine_StartsAtOnceAreApart is field case SCY-5 with real containers: what one
-// sandbox was given never shows in another that starts at the same time.
-func TestEngine_StartsAtOnceAreApart(t *testing.T) {
+// TestEngine_SCY5_StartsAtOnceAreApart starts a dozen: what one sandbox was given never
+// shows in another that starts at the same time.
+func TestEngine_SCY5_StartsAtOnceAreApart(t *testing.T) {
 	n := newNode(t)
 	ref := pushed(t)
 	const count = 12
@@ -326,6 +327,8 @@ func TestEngine_StartsAtOnceAreApart(t *testing.T) {
 		spec := prog("show", fmt.Sprint("argument-", i))
 		spec.Env = []*resourcev1.EnvironmentVariable{{Name: "MINE", Value: fmt.Sprint("value-", i)}, {Name: fmt.Sprint("ONLY_", i), Value: "x"}}
 		spec.Ulimits = []*resourcev1.Ulimit{{Name: "nofile", Soft: int64(100 + i)}}
+		spec.Limits = &resourcev1.ResourceLimits{PidsLimit: new(int64(100 + i))}
+		spec.Tmpfs = []*resourcev1.TmpfsMount{{Path: fmt.Sprint("/mem-", i), SizeLimitBytes: new(int64(1 << 20))}}
 		if i%2 == 1 {
 			spec.User = "app"
 		}
@@ -348,7 +351,12 @@ func TestEngine_StartsAtOnceAreApart(t *testing.T) {
 	}
 	for i, a := range all {
 		text := n.output(t, uidOf(a), false, "end\n")
-		if strings.Count(text, "env:ONLY_") != 1 || !strings.Contains(text, fmt.Sprintf("env:ONLY_%d=x", i)) || !strings.Contains(text, fmt.Sprintf("env:MINE=value-%d\n", i)) ||
+		if got, want := n.setting(t, n.engine.group(uidOf(a).Lower(), "a"), "pids.max"), fmt.Sprint(100+i); got != want {
+			t.Errorf("sandbox %d may have %s processes, want %s", i, got, want)
+		}
+		if strings.Count(text, " /mem-") != 1 || !strings.Contains(text, fmt.Sprintf(" /mem-%d tmpfs", i)) ||
+			!regexp.MustCompile(fmt.Sprintf(`Max open files +%d +%d `, 100+i, 100+i)).MatchString(text) ||
+			strings.Count(text, "env:ONLY_") != 1 || !strings.Contains(text, fmt.Sprintf("env:ONLY_%d=x", i)) || !strings.Contains(text, fmt.Sprintf("env:MINE=value-%d\n", i)) ||
 			!strings.Contains(text, fmt.Sprintf("argument-%d\n", i)) || !strings.Contains(text, fmt.Sprintf("uid=%d\n", 1000*(i%2))) {
 			t.Errorf("sandbox %d sees:\n%s", i, text)
 		}

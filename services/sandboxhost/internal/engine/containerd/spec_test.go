@@ -127,9 +127,9 @@ func TestBuild_HostNetworkAndMissingDisk(t *testing.T) {
 	}
 }
 
-// TestBuild_SharesNothing is field case SCY-5: specs made at once from one image
+// TestBuild_SCY5_SharesNothing makes a hundred specs: those made at once from one image
 // must not see each other's values.
-func TestBuild_SharesNothing(t *testing.T) {
+func TestBuild_SCY5_SharesNothing(t *testing.T) {
 	config := sample().config
 	var wg sync.WaitGroup
 	for i := range 100 {

@@ -114,7 +114,7 @@ func show() {
 		fmt.Println("env:" + e)
 	}
 	for _, file := range []string{
-		"/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/proc/self/status", "/proc/self/cgroup", "/proc/self/limits", "/proc/self/oom_score_adj",
+		"/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/proc/self/status", "/proc/self/cgroup", "/proc/self/limits", "/proc/self/oom_score_adj", "/proc/self/mounts",
 	} {
 		raw, err := os.ReadFile(file)
 		check(err)

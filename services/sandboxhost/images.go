@@ -78,5 +78,5 @@ func newMonitor(p *process.Process, eng *containerd.Engine) *pressure.Monitor {
 			PIDMinFreePercent: c.PIDMinFreePercent, Hold: c.Hold.Std(),
 		},
 		Paths: []string{p.Paths.Var(Name)},
-	}, pressure.Deps{Roots: eng.Images().Roots, Group: eng.Tasks, Log: p.Log})
+	}, pressure.Deps{Roots: eng.Images().Roots, Group: eng.Tasks, Memory: eng.MemoryLeft, Log: p.Log})
 }

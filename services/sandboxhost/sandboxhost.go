@@ -92,7 +92,7 @@ func build(_ context.Context, p *process.Process) ([]run.Member, error) {
 	api.RegisterPressure(p.Server.GRPC(), short)
 	images := newImages(p, eng, h)
 	sandboxhostv1.RegisterImageServiceServer(p.Server.GRPC(), images.server)
-	short.Relieve(images.sweeper.Clean)
+	short.Relieve(images.sweeper)
 	follow := authority{client: access, boot: boot, log: p.Log, tell: h.SetAuthority}
 	return []run.Member{
 		{Name: "engine", Run: eng.Run},

@@ -35,7 +35,7 @@ func number(path string) (int64, error) {
 		return 0, nil
 	}
 	if err != nil {
-		return 0, fmt.Errorf("count tasks: %w", err)
+		return 0, fmt.Errorf("read %s: %w", path, err)
 	}
 	text := strings.TrimSpace(string(raw))
 	if text == "max" {
@@ -43,7 +43,7 @@ func number(path string) (int64, error) {
 	}
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil {
-		return 0, fmt.Errorf("count tasks: read %s: %w", path, err)
+		return 0, fmt.Errorf("read %s: %w", path, err)
 	}
 	return n, nil
 }

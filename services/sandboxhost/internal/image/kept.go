@@ -66,8 +66,14 @@ func takeOver(ctx context.Context, manager leases.Manager, from, to leases.Lease
 
 // ended says whether the time of a lease is over.
 func ended(lease leases.Lease, now time.Time) bool {
+	end, known := endOf(lease)
+	return known && now.After(end)
+}
+
+// endOf is when the time of a lease is over, if it says so.
+func endOf(lease leases.Lease) (time.Time, bool) {
 	end, err := time.Parse(time.RFC3339, lease.Labels[expireLabel])
-	return err == nil && now.After(end)
+	return end, err == nil
 }
 
 // letGo ends a lease. What nothing else needs goes with it, at once if so asked.
@@ -86,37 +92,34 @@ func (s *Store) letGo(ctx context.Context, c *containerd.Client, lease leases.Le
 	}
 }
 
-// sweepLater removes what a pull that failed now has left, should no other go on with
-// it. A process that starts anew leaves that to the next pull, and to the runtime.
-func (s *Store) sweepLater() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.sweep != nil {
-		s.sweep.Stop()
+// leftParts has it noted that a pull that failed now has left something for the next one.
+func (s *Store) leftParts() {
+	select {
+	case s.cut <- struct{}{}:
+	default: // it will be looked anyway
 	}
-	s.sweep = time.AfterFunc(keepParts+time.Minute, func() {
-		ctx, cancel := context.WithTimeout(context.Background(), abortLimit)
-		defer cancel()
-		if err := s.sweepParts(ctx, time.Now()); err != nil {
-			s.deps.Log.Warn("parts of pulls not removed", logging.Err(err))
-		}
-	})
 }
 
-// sweepParts removes what pulls left whose time was over at now.
-func (s *Store) sweepParts(ctx context.Context, now time.Time) error {
+// sweepParts removes what pulls left whose time was over at now, whoever began them, and
+// returns when that of the next ones is over; zero for none.
+func (s *Store) sweepParts(ctx context.Context, now time.Time) (next time.Time, err error) {
 	c, err := s.deps.Client()
 	if err != nil {
-		return err
+		return time.Time{}, err
 	}
 	all, err := c.LeasesService().List(ctx, `labels."`+pullLabel+`"`)
 	if err != nil {
-		return fault.New(fault.Unavailable, "look for what earlier pulls left: %w", err)
+		return time.Time{}, fault.New(fault.Unavailable, "look for what earlier pulls left: %w", err)
 	}
 	for _, lease := range all {
-		if ended(lease, now) {
+		end, known := endOf(lease)
+		switch {
+		case !known:
+		case now.After(end):
 			s.letGo(ctx, c, lease, true)
+		case next.IsZero() || end.Before(next):
+			next = end
 		}
 	}
-	return nil
+	return next, nil
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/google/go-containerregistry/pkg/name"
@@ -116,14 +117,74 @@ func TestStore_ForgetsCutPartsInTime(t *testing.T) {
 	if _, err := s.Ensure(t.Context(), ref, nil); !errors.Is(err, fault.Unavailable) {
 		t.Fatalf("got %v", err)
 	}
-	if err := s.sweepParts(t.Context(), time.Now().Add(keepParts-time.Hour)); err != nil {
+	next, err := s.sweepParts(t.Context(), time.Now().Add(keepParts-time.Hour))
+	if err != nil {
 		t.Fatal(err)
+	}
+	if in := time.Until(next); in < keepParts-time.Minute || in > keepParts {
+		t.Errorf("they are kept for %v more, want %v", in, keepParts)
 	}
 	if _, cut, _ := left(t, s); cut != 1 {
 		t.Errorf("before its time: %d cut parts, want 1", cut)
 	}
-	if err := s.sweepParts(t.Context(), time.Now().Add(keepParts+time.Minute)); err != nil {
-		t.Fatal(err)
+	if next, err := s.sweepParts(t.Context(), time.Now().Add(keepParts+time.Minute)); err != nil || !next.IsZero() {
+		t.Fatalf("got %v, %v", next, err)
+	}
+	wantNothingLeft(t, s)
+}
+
+// What a pull of an earlier life left whose time is over goes at the start, and what has
+// some time left goes when it is over, though nobody pulls anything.
+func TestSweeper_RemovesCutPartsWithoutAPull(t *testing.T) {
+	d := open(t, nil)
+	img := withLayers(t, 4<<20)
+	layer, _ := lastLayer(t, img)
+	s := newConfigured(t, nil)
+	d.rules(dyingAt(layer, 1<<20))
+	if _, err := s.Ensure(t.Context(), d.push(t, "test/prog:1", img), nil); !errors.Is(err, fault.Unavailable) {
+		t.Fatalf("got %v", err)
+	}
+	manager := s.runtime.Client(t).LeasesService()
+	all, err := manager.List(t.Context())
+	if err != nil || len(all) != 1 {
+		t.Fatalf("leases: %v, %v", all, err)
+	}
+	for what, end := range map[string]time.Time{"at the start": time.Now().Add(-time.Minute), "in time": time.Now().Add(3 * time.Second)} {
+		again := New(s.cfg, s.deps)
+		lease, err := again.hold(t.Context(), s.runtime.Client(t), d.host+"/test/prog:1") // takes over what is left
+		if err != nil {
+			t.Fatal(err)
+		}
+		short, err := manager.Create(t.Context(), leases.WithRandomID(), leases.WithLabel(pullLabel, "x"), leases.WithLabel(expireLabel, end.UTC().Format(time.RFC3339)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := takeOver(t.Context(), manager, lease, short); err != nil {
+			t.Fatal(err)
+		}
+		w := NewSweeper(again, Rules{}, SweeperDeps{Users: func() ([]User, error) { return nil, fault.New(fault.Unavailable, "not adopted") }})
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- w.Run(ctx, func() {}) }()
+		limit := time.Now().Add(20 * time.Second)
+		for {
+			all, err := manager.List(t.Context())
+			if err == nil && len(all) == 0 {
+				break
+			}
+			if time.Now().After(limit) {
+				t.Errorf("%s: leases left: %v, %v", what, all, err)
+				break
+			}
+			select {
+			case <-time.After(20 * time.Millisecond):
+			case <-t.Context().Done():
+			}
+		}
+		stop()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: ended: %v", what, err)
+		}
 	}
 	wantNothingLeft(t, s)
 }

@@ -180,7 +180,7 @@ func (s *Store) inTurn(ctx context.Context, c *containerd.Client, name string, f
 	}
 	img, err := s.replace(leases.WithLease(ctx, lease.ID), c, lease, name, f)
 	if worthKeeping(err) {
-		s.sweepLater()
+		s.leftParts()
 		return Image{}, err
 	}
 	s.letGo(ctx, c, lease, err != nil)

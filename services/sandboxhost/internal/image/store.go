@@ -96,7 +96,8 @@ type Store struct {
 	known   map[digest.Digest]Image // by target; what never changes
 	roots   []string                // folders of the runtime, once it was asked
 	room    *Sweeper                // who makes room; nil where nobody does
-	sweep   *time.Timer
+
+	cut chan struct{} // a pull has left parts
 }
 
 // New returns the store. It opens nothing.
@@ -104,7 +105,7 @@ func New(cfg Config, deps Deps) *Store {
 	deps.Client = keeping(deps.Client)
 	return &Store{
 		cfg: cfg, deps: deps, unpack: &locks{held: map[string]chan struct{}{}}, uses: newUses(), queue: &queue{size: cfg.pulls()},
-		flights: map[string]*flight{}, known: map[digest.Digest]Image{},
+		flights: map[string]*flight{}, known: map[digest.Digest]Image{}, cut: make(chan struct{}, 1),
 	}
 }
 

@@ -16,9 +16,8 @@ import (
 )
 
 const (
-	// sweepEvery is how often the disk is measured: nobody tells when it fills. It is a
-	// question to the kernel about each filesystem, and nothing more while there is room.
-	sweepEvery = 20 * time.Second
+	// retryEvery is after how long a sweep that failed is done again.
+	retryEvery = 20 * time.Second
 	// settleTime is how long changes of sandboxes are let settle before it is noted which
 	// images they need: it is not urgent, and many come at once.
 	settleTime = 2 * time.Second
@@ -37,12 +36,15 @@ type SweeperDeps struct {
 }
 
 // Sweeper removes images that nothing needs, as its rules say, and notes at each image
-// when it was needed last. One goroutine does both, in that order.
+// when it was needed last; and what pulls left that were cut and not gone on with in
+// time. One goroutine does all of it. It has no clock of its own for the disk: Measured
+// tells it.
 type Sweeper struct {
 	store *Store
 	rules Rules
 	deps  SweeperDeps
 	asked chan chan struct{}
+	full  chan struct{} // a disk asks for a cleaning
 
 	noted   []string // references of users, as they were noted last
 	ageDue  time.Time
@@ -53,7 +55,7 @@ type Sweeper struct {
 // NewSweeper returns one that does nothing before Run. It has the store ask for room
 // when the disk is full.
 func NewSweeper(store *Store, rules Rules, deps SweeperDeps) *Sweeper {
-	w := &Sweeper{store: store, rules: rules, deps: deps, asked: make(chan chan struct{})}
+	w := &Sweeper{store: store, rules: rules, deps: deps, asked: make(chan chan struct{}), full: make(chan struct{}, 1)}
 	store.setRoom(w)
 	return w
 }
@@ -61,10 +63,12 @@ func NewSweeper(store *Store, rules Rules, deps SweeperDeps) *Sweeper {
 // Run works until ctx ends.
 func (w *Sweeper) Run(ctx context.Context, ready func()) error {
 	ready()
-	clock := time.NewTicker(sweepEvery)
-	defer clock.Stop()
+	age := time.NewTicker(agePeriod)
+	defer age.Stop()
 	settled := time.NewTimer(0) // notes at start what is needed now
 	defer settled.Stop()
+	parts := time.NewTimer(0) // removes at start what pulls of another life left
+	defer parts.Stop()
 	settling := true
 	for {
 		var answer chan struct{}
@@ -77,15 +81,56 @@ func (w *Sweeper) Run(ctx context.Context, ready func()) error {
 				settled.Reset(settleTime)
 			}
 			continue
+		case <-parts.C:
+			w.sweepParts(ctx, parts)
+			continue
+		case <-w.store.cut:
+			w.sweepParts(ctx, parts)
+			continue
 		case <-settled.C:
 			settling = false
-		case <-clock.C:
+		case <-age.C:
+		case <-w.full:
 		case answer = <-w.asked:
 		}
-		w.report(w.sweep(ctx))
+		err := w.sweep(ctx)
+		w.report(err)
+		if err != nil {
+			settling = true
+			settled.Reset(retryEvery)
+		}
 		if answer != nil {
 			close(answer)
 		}
+	}
+}
+
+// sweepParts removes the parts whose time is over, and has the timer end when that of
+// the next ones is.
+func (w *Sweeper) sweepParts(ctx context.Context, due *time.Timer) {
+	limited, cancel := context.WithTimeout(ctx, sweepLimit)
+	defer cancel()
+	next, err := w.store.sweepParts(limited, time.Now())
+	w.report(err)
+	switch {
+	case err != nil:
+		due.Reset(retryEvery)
+	case !next.IsZero():
+		due.Reset(time.Until(next) + time.Second) // ends are noted in whole seconds
+	default:
+		due.Stop()
+	}
+}
+
+// Measured is told how full disks are. It has a sweep done soon if one of them asks for a
+// cleaning, and never waits.
+func (w *Sweeper) Measured(disks []filesystem.Space) {
+	if _, full := w.rules.fullest(disks, false); !full {
+		return
+	}
+	select {
+	case w.full <- struct{}{}:
+	default: // it will look anyway
 	}
 }
 

@@ -49,6 +49,17 @@ type MemoryUse struct {
 	// Stall is the share of the last ten seconds in which everything waited for memory,
 	// in percent; negative where the kernel does not say.
 	Stall float64
+	// Stalled is that the kernel has just told that they waited longer than may be.
+	Stalled bool
+}
+
+// within is the use of a machine of which a limit leaves only so much; 0 for no limit.
+func (m MemoryUse) within(available, limit int64) MemoryUse {
+	if limit > 0 && limit < m.Total {
+		m.Total = limit
+		m.Available = min(m.Available, available)
+	}
+	return m
 }
 
 // PIDUse is how many tasks there are, of how many that there can be.
@@ -82,12 +93,18 @@ func JudgeMemory(m MemoryUse, l Limits) Verdict {
 		v.Short = fmt.Sprintf("%s of %s memory available, %s have to be",
 			filesystem.Bytes(m.Available), filesystem.Bytes(m.Total), filesystem.Bytes(l.MemoryMinFree))
 	}
-	if most := float64(l.MemoryStallPercent); most > 0 && m.Stall >= 0 {
-		v.Well = v.Well && m.Stall <= most-most/margin
-		if m.Stall > most && v.Short == "" {
-			v.Short = fmt.Sprintf("all that runs waited for memory for %.0f %% of ten seconds, %d %% may be; %s of %s available",
-				m.Stall, l.MemoryStallPercent, filesystem.Bytes(m.Available), filesystem.Bytes(m.Total))
-		}
+	most := float64(l.MemoryStallPercent)
+	switch {
+	case most == 0 || v.Short != "" || m.Stall < 0 && !m.Stalled:
+	case m.Stalled:
+		v.Short = fmt.Sprintf("all that runs waited for memory for more than %d %% of ten seconds; %s of %s available",
+			l.MemoryStallPercent, filesystem.Bytes(m.Available), filesystem.Bytes(m.Total))
+	case m.Stall > most:
+		v.Short = fmt.Sprintf("all that runs waited for memory for %.0f %% of ten seconds, %d %% may be; %s of %s available",
+			m.Stall, l.MemoryStallPercent, filesystem.Bytes(m.Available), filesystem.Bytes(m.Total))
+	}
+	if most > 0 && (m.Stalled || m.Stall > most-most/margin) {
+		v.Well = false
 	}
 	return v
 }

@@ -30,7 +30,7 @@ func (p procFiles) memory() (MemoryUse, error) {
 	if use.Available, err = kibibytes(raw, "MemAvailable"); err != nil {
 		return use, err
 	}
-	raw, err = os.ReadFile(filepath.Join(string(p), "pressure", "memory"))
+	raw, err = os.ReadFile(p.pressure("memory"))
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EOPNOTSUPP) {
 		return use, nil // this kernel does not measure it, or was told not to
 	}
@@ -40,6 +40,9 @@ func (p procFiles) memory() (MemoryUse, error) {
 	use.Stall, err = stall(raw)
 	return use, err
 }
+
+// pressure is where the kernel says how long all waited for something.
+func (p procFiles) pressure(what string) string { return filepath.Join(string(p), "pressure", what) }
 
 // kibibytes reads one line of meminfo, in bytes.
 func kibibytes(raw []byte, name string) (int64, error) {

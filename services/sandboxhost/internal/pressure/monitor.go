@@ -14,7 +14,8 @@ import (
 
 const (
 	// period is how often is measured: the kernel tells nobody when a disk fills or
-	// process ids run out, and a reading is a few small files and no disk.
+	// process ids run out, and a reading is a few small files and no disk. Stalls for
+	// memory it tells at once, where it counts them.
 	period = 10 * time.Second
 	// relieveLimit bounds how long a disk may be cleaned before it counts as short.
 	relieveLimit = time.Minute
@@ -38,15 +39,26 @@ type Deps struct {
 	// Group counts the tasks of all workloads, and how many they may have; 0 for no
 	// limit.
 	Group func() (now, most int64, err error)
+	// Memory is what the control groups around all workloads leave of memory, and their
+	// tightest limit; 0 for no limit.
+	Memory func() (available, limit int64, err error)
 	// Log gets each beginning and end of a shortage.
 	Log *slog.Logger
+}
+
+// cleaner removes images that nobody needs; an *image.Sweeper.
+type cleaner interface {
+	// Clean removes what may be, and returns when that is done.
+	Clean(ctx context.Context)
+	// Measured is told how full the disks are, and does not wait.
+	Measured(disks []filesystem.Space)
 }
 
 // Monitor measures. One goroutine does; anybody may ask what it found.
 type Monitor struct {
 	cfg     Config
 	deps    Deps
-	relieve func(ctx context.Context)
+	cleaner cleaner
 	hub     *watch.Hub[struct{}, map[Resource]Track]
 }
 
@@ -67,24 +79,42 @@ func New(cfg Config, deps Deps) *Monitor {
 	return m
 }
 
-// Relieve has clean called, before Run, to remove what nobody needs from a disk before
-// it counts as short.
-func (m *Monitor) Relieve(clean func(ctx context.Context)) { m.relieve = clean }
+// Relieve has a disk cleaned by c before it counts as short, and c told of each
+// measurement. It is called before Run.
+func (m *Monitor) Relieve(c cleaner) { m.cleaner = c }
 
 // Run measures once, says ready, and goes on until ctx ends.
 func (m *Monitor) Run(ctx context.Context, ready func()) error {
 	clock := time.NewTicker(m.cfg.Period)
 	defer clock.Stop()
-	m.look(ctx)
+	stalled, stop := m.stalls()
+	defer stop()
+	m.look(ctx, false)
 	ready()
 	for {
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-clock.C:
-			m.look(ctx)
+			m.look(ctx, false)
+		case <-stalled:
+			m.look(ctx, true)
 		}
 	}
+}
+
+// stalls has the kernel tell when all that runs waits too long for memory. Where it
+// cannot, the channel is silent, and the clock is what there is.
+func (m *Monitor) stalls() (<-chan struct{}, func()) {
+	if m.cfg.Limits.MemoryStallPercent == 0 {
+		return nil, func() {}
+	}
+	trigger, err := arm(procFiles(m.cfg.Proc).pressure("memory"), m.cfg.Limits.MemoryStallPercent)
+	if err != nil {
+		m.deps.Log.Debug("stalls for memory are read by the clock", logging.Err(err))
+		return nil, func() {}
+	}
+	return trigger.fired, trigger.close
 }
 
 // Tracks is how each resource is. It must not be changed.
@@ -121,13 +151,14 @@ func (m *Monitor) Refusal() error {
 	return nil
 }
 
-// look measures, and tells what changed.
-func (m *Monitor) look(ctx context.Context) {
+// look measures, and tells what changed. stalled says that the kernel has just told of a
+// stall for memory.
+func (m *Monitor) look(ctx context.Context, stalled bool) {
 	before := m.Tracks()
-	verdicts := map[Resource]Verdict{Memory: m.memory(), Disk: m.disks(ctx), PIDs: m.tasks()}
-	if verdicts[Disk].Short != "" && m.relieve != nil && before[Disk].State != Unknown {
+	verdicts := map[Resource]Verdict{Memory: m.memory(stalled), Disk: m.disks(ctx), PIDs: m.tasks()}
+	if verdicts[Disk].Short != "" && m.cleaner != nil && before[Disk].State != Unknown {
 		limited, cancel := context.WithTimeout(ctx, relieveLimit)
-		m.relieve(limited)
+		m.cleaner.Clean(limited)
 		cancel()
 		verdicts[Disk] = m.disks(ctx)
 	}
@@ -155,10 +186,18 @@ func (m *Monitor) say(r Resource, t Track) {
 	}
 }
 
-func (m *Monitor) memory() Verdict {
+func (m *Monitor) memory(stalled bool) Verdict {
 	use, err := procFiles(m.cfg.Proc).memory()
 	if err != nil {
 		return Verdict{Err: err}
+	}
+	use.Stalled = stalled
+	if m.deps.Memory != nil {
+		available, limit, err := m.deps.Memory()
+		if err != nil {
+			return Verdict{Err: err}
+		}
+		use = use.within(available, limit)
 	}
 	return JudgeMemory(use, m.cfg.Limits)
 }
@@ -203,6 +242,9 @@ func (m *Monitor) disks(ctx context.Context) Verdict {
 			seen[s.Device] = true
 			disks = append(disks, s)
 		}
+	}
+	if m.cleaner != nil {
+		m.cleaner.Measured(disks)
 	}
 	if v := JudgeDisks(disks, m.cfg.Limits); v.Short != "" || unknown == nil {
 		return v

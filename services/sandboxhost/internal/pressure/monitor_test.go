@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"staddle.internal/kit/fault"
+	"staddle.internal/services/sandboxhost/internal/filesystem"
 )
 
 // kernel writes the files of a machine. What is cached is none of its shortage: only
@@ -129,22 +130,88 @@ func TestMonitor_RefusesWhileShort(t *testing.T) {
 	}
 }
 
+// broom is a cleaner that calls back.
+type broom struct {
+	clean func()
+	told  []filesystem.Space
+}
+
+func (b *broom) Clean(context.Context) { b.clean() }
+
+func (b *broom) Measured(disks []filesystem.Space) { b.told = disks }
+
 func TestMonitor_CleansBeforeADiskIsShort(t *testing.T) {
 	relieved, limits := 0, Limits{DiskMinFree: 1 << 60}
 	m := New(Config{Limits: limits, Proc: kernel(t, 3<<30, 250, ""), Paths: []string{t.TempDir()}}, Deps{Log: slog.New(slog.DiscardHandler)})
-	m.relieve = func(context.Context) { relieved, m.cfg.Limits.DiskMinFree = relieved+1, 1 }
+	b := &broom{clean: func() { relieved, m.cfg.Limits.DiskMinFree = relieved+1, 1 }}
+	m.Relieve(b)
 	m.cfg.Limits = Limits{}
-	m.look(t.Context()) // who is to clean may not run yet
+	m.look(t.Context(), false) // who is to clean may not run yet
+	if len(b.told) != 1 || b.told[0].Size == 0 {
+		t.Errorf("who cleans was told %+v", b.told)
+	}
 	m.cfg.Limits = limits
-	m.look(t.Context())
+	m.look(t.Context(), false)
 	if got := m.Tracks()[Disk]; relieved != 1 || got.State != Well {
 		t.Errorf("after a cleaning that helped (%d): got %+v", relieved, got)
 	}
 	m.cfg.Limits = limits
-	m.relieve = func(context.Context) { relieved++ }
-	m.look(t.Context())
+	b.clean = func() { relieved++ }
+	m.look(t.Context(), false)
 	if got := m.Tracks()[Disk]; relieved != 2 || got.State != Short || fault.Reason(m.Refusal()) != "DISK_PRESSURE" {
 		t.Errorf("after one that did not (%d): got %+v", relieved, got)
+	}
+}
+
+// A limit around the node counts where it is smaller than the machine.
+func TestMonitor_LimitOfTheNodeItself(t *testing.T) {
+	var available, limit int64
+	m := New(Config{Limits: Limits{MemoryMinFree: 1 << 30}, Proc: kernel(t, 3<<30, 250, "")}, Deps{
+		Log: slog.New(slog.DiscardHandler), Memory: func() (int64, int64, error) { return available, limit, nil },
+	})
+	for _, c := range []struct {
+		available, limit int64
+		want             State
+	}{{0, 0, Well}, {2 << 30, 4 << 30, Well}, {0, 16 << 30, Well}, {512 << 20, 4 << 30, Short}} {
+		available, limit = c.available, c.limit
+		m.look(t.Context(), false)
+		if got := m.Tracks()[Memory]; got.State != c.want {
+			t.Errorf("%d of %d available: got %+v", c.available, c.limit, got)
+		}
+	}
+	if got := m.Tracks()[Memory].Reason; !strings.Contains(got, "512.0 MiB of 4.0 GiB memory available") {
+		t.Errorf("got %q", got)
+	}
+}
+
+// The kernel tells of a stall between two readings of the clock.
+func TestMonitor_KernelTellsOfStalls(t *testing.T) {
+	m := New(Config{Limits: Limits{MemoryStallPercent: 40}, Proc: kernel(t, 3<<30, 250, "1.00")}, Deps{Log: slog.New(slog.DiscardHandler)})
+	m.look(t.Context(), true)
+	if got := m.Tracks()[Memory]; got.State != Short || !strings.Contains(got.Reason, "for more than 40 % of ten seconds") {
+		t.Errorf("got %+v", got)
+	}
+}
+
+// A real trigger of this machine is taken by the kernel, silent while memory is there,
+// and ends when it is asked to.
+func TestArm_Real(t *testing.T) {
+	if _, err := os.Stat("/proc/pressure/memory"); err != nil {
+		if _, err := arm("/proc/pressure/memory", 40); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("a kernel that does not count: got %v", err)
+		}
+		return
+	}
+	trigger, err := arm("/proc/pressure/memory", 99)
+	if err != nil {
+		t.Fatal(err)
+	}
+	trigger.close()
+	trigger.close() // is safe to repeat
+	select {
+	case <-trigger.fired:
+		t.Error("it fired though nothing waits for memory all the time")
+	default:
 	}
 }
 
@@ -153,14 +220,14 @@ func TestMonitor_AFailedQuestionIsNoAnswer(t *testing.T) {
 		Log:   slog.New(slog.DiscardHandler),
 		Roots: func(context.Context) ([]string, error) { return nil, fault.New(fault.Unavailable, "nobody answers") },
 	})
-	m.look(t.Context())
+	m.look(t.Context(), false)
 	for _, r := range Resources {
 		if got := m.Tracks()[r]; got.State != Unknown || got.Reason == "" {
 			t.Errorf("%s: got %+v", r, got)
 		}
 	}
 	m.cfg.Limits.DiskMinFree = 1 << 60
-	m.look(t.Context())
+	m.look(t.Context(), false)
 	if got := m.Tracks()[Disk]; got.State != Short {
 		t.Errorf("a disk that is known to be short: got %+v", got)
 	}

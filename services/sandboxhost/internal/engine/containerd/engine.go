@@ -293,13 +293,27 @@ func (e *Engine) attach(ctx context.Context, uid id.Sandbox, a engine.Attempt) e
 // Tasks is how many tasks all workloads have, and how many they may have; 0 for as many
 // as there can be.
 func (e *Engine) Tasks() (now, most int64, err error) {
-	e.mu.Lock()
-	groups := e.cgroups
-	e.mu.Unlock()
+	groups := e.groups()
 	if groups == nil { // not connected yet
 		return 0, 0, nil
 	}
 	return groups.PIDs(e.group())
+}
+
+// MemoryLeft is what the control groups around all workloads leave of memory, and their
+// tightest limit; 0 for no limit.
+func (e *Engine) MemoryLeft() (available, limit int64, err error) {
+	groups := e.groups()
+	if groups == nil { // not connected yet
+		return 0, 0, nil
+	}
+	return groups.MemoryLeft(e.group())
+}
+
+func (e *Engine) groups() *cgroup.Tree {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.cgroups
 }
 
 // group is the control group of all workloads, and of one sandbox's.

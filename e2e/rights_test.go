@@ -23,7 +23,7 @@ var rightsOf = map[string][]string{
 	"clusteraccess": {},
 	"storage":       {"CAP_SYS_ADMIN", "CAP_DAC_OVERRIDE", "CAP_FOWNER"},
 	"storage-agent": {},
-	"sandboxhost":   {"CAP_SYS_ADMIN", "CAP_NET_ADMIN", "CAP_SYS_PTRACE", "CAP_KILL", "CAP_DAC_OVERRIDE", "CAP_CHOWN", "CAP_FOWNER", "CAP_SETUID", "CAP_SETGID", "CAP_MAC_ADMIN"},
+	"sandboxhost":   {"CAP_SYS_ADMIN", "CAP_NET_ADMIN", "CAP_SYS_PTRACE", "CAP_KILL", "CAP_DAC_OVERRIDE", "CAP_CHOWN", "CAP_FOWNER", "CAP_SETUID", "CAP_SETGID", "CAP_MAC_ADMIN", "CAP_NET_BIND_SERVICE"},
 	"sandbox-agent": {},
 	"presence":      {},
 	"coordinator":   {"CAP_CHOWN"},
@@ -33,7 +33,7 @@ var rightsOf = map[string][]string{
 var bits = map[string]int{
 	"CAP_CHOWN": unix.CAP_CHOWN, "CAP_DAC_OVERRIDE": unix.CAP_DAC_OVERRIDE, "CAP_FOWNER": unix.CAP_FOWNER, "CAP_KILL": unix.CAP_KILL,
 	"CAP_NET_ADMIN": unix.CAP_NET_ADMIN, "CAP_SYS_PTRACE": unix.CAP_SYS_PTRACE, "CAP_SYS_ADMIN": unix.CAP_SYS_ADMIN,
-	"CAP_SETUID": unix.CAP_SETUID, "CAP_SETGID": unix.CAP_SETGID, "CAP_MAC_ADMIN": unix.CAP_MAC_ADMIN,
+	"CAP_SETUID": unix.CAP_SETUID, "CAP_SETGID": unix.CAP_SETGID, "CAP_MAC_ADMIN": unix.CAP_MAC_ADMIN, "CAP_NET_BIND_SERVICE": unix.CAP_NET_BIND_SERVICE,
 }
 
 // secret is in the environment of whoever starts the supervisor, and nobody else's

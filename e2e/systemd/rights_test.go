@@ -13,7 +13,7 @@ import (
 var numbers = map[string]uint{
 	"CAP_CHOWN": unix.CAP_CHOWN, "CAP_DAC_OVERRIDE": unix.CAP_DAC_OVERRIDE, "CAP_FOWNER": unix.CAP_FOWNER, "CAP_KILL": unix.CAP_KILL,
 	"CAP_NET_ADMIN": unix.CAP_NET_ADMIN, "CAP_SYS_PTRACE": unix.CAP_SYS_PTRACE, "CAP_SYS_ADMIN": unix.CAP_SYS_ADMIN,
-	"CAP_SETUID": unix.CAP_SETUID, "CAP_SETGID": unix.CAP_SETGID, "CAP_MAC_ADMIN": unix.CAP_MAC_ADMIN,
+	"CAP_SETUID": unix.CAP_SETUID, "CAP_SETGID": unix.CAP_SETGID, "CAP_MAC_ADMIN": unix.CAP_MAC_ADMIN, "CAP_NET_BIND_SERVICE": unix.CAP_NET_BIND_SERVICE,
 }
 
 // mask is how /proc shows a set of capabilities. A name that is not known gives a

@@ -94,10 +94,11 @@ func members() []Component {
 			// It makes namespaces, mounts, interfaces and rules, ends what is left in control
 			// groups, looks into images and control groups of root, asks a shim of root where
 			// it works, and gives files to the users of workloads and removes theirs. It gives
-			// ids to user namespaces, and the kernel the AppArmor profile of workloads.
+			// ids to user namespaces, and the kernel the AppArmor profile of workloads. Its
+			// resolver listens on port 53.
 			Name: "sandboxhost", Needs: []string{ContainerdName, "storage"}, OrderOnly: []string{"clusteraccess"},
 			Capabilities: []string{"CAP_SYS_ADMIN", "CAP_NET_ADMIN", "CAP_SYS_PTRACE", "CAP_KILL", "CAP_DAC_OVERRIDE", "CAP_CHOWN", "CAP_FOWNER",
-				"CAP_SETUID", "CAP_SETGID", "CAP_MAC_ADMIN"},
+				"CAP_SETUID", "CAP_SETGID", "CAP_MAC_ADMIN", "CAP_NET_BIND_SERVICE"},
 		},
 		{Name: "storage-agent", Needs: []string{"clusteraccess", "storage", "sandboxhost"}},
 		{Name: "sandbox-agent", Needs: []string{"clusteraccess", "sandboxhost"}},

@@ -108,7 +108,46 @@ type Network struct {
 	Subnet netip.Prefix `yaml:"subnet"`
 	// Disable means that there is no sandbox network on this node.
 	Disable bool `yaml:"disable"`
+	// DNS is the resolver of the sandboxes on that network.
+	DNS DNS `yaml:"dns"`
 }
+
+// DNS is the resolver of a node's sandboxes, which listens at the gateway.
+type DNS struct {
+	// Domain of the names of sandboxes, which are NAME.sandbox.<domain>: at least two
+	// labels, at most 63 bytes.
+	Domain string `yaml:"domain"`
+	// Upstreams are the servers that are asked for all other names: at most 6, each an
+	// address or address:port. Empty means those of the node.
+	Upstreams []string `yaml:"upstreams"`
+	// Disable means that there is no resolver: sandboxes ask the servers of the node.
+	Disable bool `yaml:"disable"`
+}
+
+// dnsPort is that of name servers.
+const dnsPort = 53
+
+// Servers are the upstreams with their ports. What is no server is left out.
+func (d DNS) Servers() []netip.AddrPort {
+	var all []netip.AddrPort
+	for _, text := range d.Upstreams {
+		if at, ok := parseServer(text); ok {
+			all = append(all, at)
+		}
+	}
+	return all
+}
+
+func parseServer(text string) (netip.AddrPort, bool) {
+	if addr, err := netip.ParseAddr(text); err == nil {
+		return netip.AddrPortFrom(addr, dnsPort), !addr.IsUnspecified()
+	}
+	at, err := netip.ParseAddrPort(text)
+	return at, err == nil && at.Port() != 0 && !at.Addr().IsUnspecified()
+}
+
+// Gateway is the node's own address on the network: the first one.
+func (n Network) Gateway() netip.Addr { return n.Subnet.Masked().Addr().Next() }
 
 // UserNamespaces are the ids of users and groups that sandboxes with a user namespace
 // have on the node: ranges of IDRange ids, one after the other. Nobody else may have
@@ -222,6 +261,7 @@ func DefaultNode() Node {
 		Network: Network{
 			Bridge: "staddle0",
 			Subnet: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 77, 0, 0}), 16),
+			DNS:    DNS{Domain: "staddle.internal"}, // .internal is for private use and never delegated
 		},
 		// systemd's list of ids has nobody there, and useradd ends long before.
 		UserNamespaces: UserNamespaces{FirstID: 0x7000_0000, Ranges: 1024},

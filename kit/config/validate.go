@@ -103,6 +103,7 @@ var (
 	labelKey   = newPattern(128, `^[A-Za-z0-9]([A-Za-z0-9_./-]*[A-Za-z0-9])?$`)
 	labelValue = newPattern(63, `^([A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?)?$`)
 	namePrefix = newPattern(18, `^[a-z_][a-z0-9_-]*$`) // a user's name has 32 characters at most
+	domain     = newPattern(63, `^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)+$`)
 	capability = newPattern(44, `^CAP_[A-Z_][A-Z_]+$`)
 )
 
@@ -122,6 +123,19 @@ func (c *checks) network(n Network) {
 		"write an IPv4 network from /8 to /28, like 10.77.0.0/16")
 	c.must(!ok || n.Subnet == n.Subnet.Masked(), "network.subnet", fmt.Sprintf("%s has host bits", n.Subnet),
 		"write "+n.Subnet.Masked().String())
+	c.dns(n)
+}
+
+func (c *checks) dns(n Network) {
+	c.must(domain.MatchString(n.DNS.Domain), "network.dns.domain", fmt.Sprintf("%q is no domain for names of sandboxes", n.DNS.Domain),
+		"write two or more labels of lower-case letters, digits and dashes, like staddle.internal")
+	c.must(len(n.DNS.Upstreams) <= 6, "network.dns.upstreams", fmt.Sprintf("%d servers are too many", len(n.DNS.Upstreams)), "write at most 6")
+	for i, text := range n.DNS.Upstreams {
+		key := fmt.Sprintf("network.dns.upstreams[%d]", i)
+		at, ok := parseServer(text)
+		c.must(ok, key, fmt.Sprintf("%q is no name server", text), "write an address, or address:port, like 192.0.2.53")
+		c.must(!ok || !n.Subnet.IsValid() || at.Addr().Unmap() != n.Gateway(), key, text+" is this resolver itself", "write the server that knows the other names")
+	}
 }
 
 // userNamespaces: the id 4294967295 means nobody to the kernel.

@@ -20,6 +20,7 @@ import (
 	"staddle.internal/kit/rpc/validate"
 	"staddle.internal/kit/run"
 	"staddle.internal/services/sandboxhost/internal/api"
+	"staddle.internal/services/sandboxhost/internal/dns"
 	"staddle.internal/services/sandboxhost/internal/engine/containerd"
 	"staddle.internal/services/sandboxhost/internal/grant"
 	"staddle.internal/services/sandboxhost/internal/host"
@@ -37,15 +38,16 @@ const Name = "sandboxhost"
 const (
 	sourceEngine   = "engine"
 	sourceAdoption = "adoption"
+	sourceNames    = "names"
 )
 
 // Main runs the process sandboxhost and returns its exit code.
 func Main() int { return process.Main(Name, build) }
 
 // build joins the parts. They start in this order: the engine reaches containerd
-// and finds its network again, the journal is opened, the host adopts what there
-// is, and then grants are returned as sandboxes end, and the node's authority is
-// followed.
+// and finds its network again, the journal is opened, names are answered for, the host
+// adopts what there is, and then grants are returned as sandboxes end, and the node's
+// authority is followed.
 func build(_ context.Context, p *process.Process) ([]run.Member, error) {
 	boot, err := boottime.ID()
 	if err != nil {
@@ -90,6 +92,7 @@ func build(_ context.Context, p *process.Process) ([]run.Member, error) {
 	api.RegisterHolds(p.Server.GRPC(), h)
 	api.RegisterCheck(p.Server.GRPC(), h)
 	api.RegisterPressure(p.Server.GRPC(), short)
+	names := dns.NewNames()
 	images := newImages(p, eng, h)
 	sandboxhostv1.RegisterImageServiceServer(p.Server.GRPC(), images.server)
 	short.Relieve(images.sweeper)
@@ -106,9 +109,11 @@ func build(_ context.Context, p *process.Process) ([]run.Member, error) {
 			return context.Cause(ctx)
 		}},
 		{Name: "pressure", Run: short.Run},
+		{Name: "names", Run: runNames(p, h, names)},
 		{Name: "host", Run: func(ctx context.Context, ready func()) error {
 			return h.Run(ctx, func() {
 				p.Status.Unblock(sourceAdoption)
+				names.Adopted()
 				ready()
 			})
 		}},

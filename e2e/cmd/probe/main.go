@@ -4,6 +4,7 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"crypto/sha256"
 	"fmt"
 	"io"
@@ -12,7 +13,9 @@ import (
 	"os/exec"
 	"os/signal"
 	"runtime/debug"
+	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -37,6 +40,8 @@ const usage = `probe VERB [ARG...]
   tended PORT BYTES      count as "count 5ms"; answer on tcp, not between SIGUSR1 and
                          SIGUSR2; at SIGHUP have a child use so much memory
   ask HOST:PORT TEXT     send a line, print the answer and stay
+  resolve NAME EVERY     look a name up for ever, one after a while: print the
+                         addresses, or "none" and why
   where                  print user, working directory and arguments and exit 0`
 
 func main() {
@@ -92,6 +97,8 @@ func main() {
 		tended(args[0], args[1])
 	case "ask":
 		ask(args[0], args[1])
+	case "resolve":
+		resolve(args[0], duration(args[1]))
 	case "where":
 		dir, err := os.Getwd()
 		must(err)
@@ -237,6 +244,25 @@ func ask(address, text string) {
 	must(err)
 	fmt.Print("answer ", line)
 	stay()
+}
+
+// resolve prints what a name is found as whenever that changes.
+func resolve(name string, every time.Duration) {
+	go stay()
+	for before := ""; ; time.Sleep(every) {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		addrs, err := net.DefaultResolver.LookupHost(ctx, name)
+		cancel()
+		slices.Sort(addrs)
+		now := strings.Join(addrs, " ")
+		if err != nil {
+			now = "none: " + err.Error()
+		}
+		if now != before {
+			fmt.Println(time.Now().UnixMilli(), now)
+		}
+		before = now
+	}
 }
 
 func number(args []string, i int) int {

@@ -2,7 +2,6 @@ package containerd
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -10,14 +9,12 @@ import (
 	"strconv"
 	"strings"
 
+	"staddle.internal/kit/config"
 	"staddle.internal/kit/id"
 	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
+	"staddle.internal/services/sandboxhost/internal/dns"
 	"staddle.internal/services/sandboxhost/internal/engine"
 )
-
-// resolvers are the files that say which name servers this node uses: the second
-// is where systemd's resolver, which is on loopback, keeps the real ones.
-var resolvers = []string{"/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"}
 
 // maxEtc bounds how much of a file of the node is copied.
 const maxEtc = 64 << 10
@@ -37,14 +34,10 @@ func (e *Engine) writeFiles(uid id.Sandbox, a engine.Attempt) error {
 	if err != nil {
 		return err
 	}
-	resolv, err := resolvConf(hostNetwork(a), os.ReadFile)
-	if err != nil {
-		return fmt.Errorf("make files of sandbox %s: %w", uid, err)
-	}
 	contents := map[string][]byte{
 		"hosts":       hosts(hostname(a), addr, a.Wish.GetSpec().GetHosts()),
 		"hostname":    []byte(hostname(a) + "\n"),
-		"resolv.conf": resolv,
+		"resolv.conf": e.resolvConf(a),
 	}
 	for name, content := range contents {
 		if err := writeOnce(filepath.Join(dir, name), content); err != nil {
@@ -99,47 +92,60 @@ func hosts(name string, addr netip.Addr, more []*resourcev1.HostEntry) []byte {
 	return b.Bytes()
 }
 
-// resolvConf is the node's file. With a network of its own a sandbox cannot
-// reach a name server on the node's loopback, so those are left out.
-func resolvConf(hostNetwork bool, read func(string) ([]byte, error)) ([]byte, error) {
-	var out []byte
-	for _, path := range resolvers {
-		raw, err := read(path)
-		if errors.Is(err, os.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		raw = raw[:min(len(raw), maxEtc)]
-		if hostNetwork {
-			return raw, nil
-		}
-		filtered, servers := withoutLoopback(raw)
-		if servers > 0 {
-			return filtered, nil
-		}
-		if out == nil {
-			out = filtered
-		}
+// resolvConf names the name servers of a sandbox: with a network of its own the
+// resolver of this node, or what the node itself asks where there is none. What cannot be
+// read of the node's files is no reason not to start.
+func (e *Engine) resolvConf(a engine.Attempt) []byte {
+	if hostNetwork(a) {
+		return hostFile(dns.Files[0])
 	}
-	return out, nil
+	host := dns.ReadHost(dns.Files, e.cfg.Network.Gateway())
+	return resolvFile(e.cfg.Network, host)
 }
 
-// withoutLoopback drops name servers on loopback, and counts those that stay.
-func withoutLoopback(raw []byte) (kept []byte, servers int) {
-	for line := range strings.Lines(string(raw)) {
-		fields := strings.Fields(line)
-		if len(fields) > 1 && fields[0] == "nameserver" {
-			addr, err := netip.ParseAddr(fields[1])
-			if err != nil || addr.IsLoopback() {
-				continue
-			}
-			servers++
-		}
-		kept = append(kept, line...)
+// hostFile is a file of the node; empty if it cannot be read.
+func hostFile(path string) []byte {
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return nil
 	}
-	return kept, servers
+	return raw[:min(len(raw), maxEtc)]
+}
+
+// What resolvers of programs take of a list of domains: those of old ones have 6 with
+// 256 bytes (resolv.conf(5)).
+const (
+	maxSearch      = 6
+	maxSearchBytes = 256
+)
+
+// resolvFile is the file of a sandbox with an address on the bridge.
+func resolvFile(n config.Network, host dns.Host) []byte {
+	search := host.Search
+	servers := make([]string, 0, len(host.Servers))
+	if n.DNS.Disable {
+		for _, s := range host.Servers {
+			servers = append(servers, s.Addr().String())
+		}
+	} else {
+		servers = append(servers, n.Gateway().String())
+		search = append([]string{dns.Zone(n.DNS.Domain)}, search...)
+	}
+	var b bytes.Buffer
+	for _, s := range servers {
+		fmt.Fprintf(&b, "nameserver %s\n", s)
+	}
+	size := 0
+	for i, domain := range search[:min(len(search), maxSearch)] {
+		if size += len(domain) + 1; size > maxSearchBytes {
+			search = search[:i]
+			break
+		}
+	}
+	if search = search[:min(len(search), maxSearch)]; len(search) > 0 {
+		fmt.Fprintf(&b, "search %s\n", strings.Join(search, " "))
+	}
+	return b.Bytes()
 }
 
 // writeOnce writes a file unless it is there.

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -19,10 +20,12 @@ import (
 	"github.com/containerd/typeurl/v2"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
+	"staddle.internal/kit/config"
 	"staddle.internal/kit/fault"
 	"staddle.internal/kit/id"
 	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
 	sandboxhostv1 "staddle.internal/proto/gen/staddle/sandboxhost/v1"
+	"staddle.internal/services/sandboxhost/internal/dns"
 	"staddle.internal/services/sandboxhost/internal/engine"
 )
 
@@ -162,29 +165,27 @@ func TestWriteConfig(t *testing.T) {
 	}
 }
 
-func TestResolvConf(t *testing.T) {
-	files := map[string]string{
-		"/etc/resolv.conf":                 "nameserver 127.0.0.53\nsearch example.org\n",
-		"/run/systemd/resolve/resolv.conf": "nameserver 192.0.2.1\nnameserver ::1\n",
+// DNS-2: sandboxes ask the resolver of the node, or its servers where it has none, and
+// never a loopback.
+func TestResolvFile_DNS2_NamesWhoAnswers(t *testing.T) {
+	node := config.DefaultNode().Network
+	host := dns.Host{
+		Servers: []netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:53"), netip.MustParseAddrPort("[2001:db8::1]:53")},
+		Search:  []string{"lan", "corp.example"},
 	}
-	read := func(path string) ([]byte, error) {
-		if s, ok := files[path]; ok {
-			return []byte(s), nil
-		}
-		return nil, os.ErrNotExist
-	}
-	check := func(hostNetwork bool, want string) {
+	check := func(want string) {
 		t.Helper()
-		if got, err := resolvConf(hostNetwork, read); err != nil || string(got) != want {
-			t.Errorf("got %q, %v, want %q", got, err, want)
+		if got := string(resolvFile(node, host)); got != want {
+			t.Errorf("got %q, want %q", got, want)
 		}
 	}
-	check(false, "nameserver 192.0.2.1\n")
-	check(true, files["/etc/resolv.conf"])
-	delete(files, "/run/systemd/resolve/resolv.conf")
-	check(false, "search example.org\n")
-	files["/etc/resolv.conf"] = "# ours\nnameserver 192.0.2.9\noptions ndots:1\n"
-	check(false, files["/etc/resolv.conf"])
-	delete(files, "/etc/resolv.conf")
-	check(false, "")
+	check("nameserver 10.77.0.1\nsearch sandbox.staddle.internal lan corp.example\n")
+	host.Search = slices.Repeat([]string{"lan"}, 20)
+	check("nameserver 10.77.0.1\nsearch sandbox.staddle.internal lan lan lan lan lan\n")
+	host.Search = []string{strings.Repeat("x", 240) + ".example", "lan"}
+	check("nameserver 10.77.0.1\nsearch sandbox.staddle.internal\n")
+	node.DNS.Disable, host.Search = true, []string{"lan"}
+	check("nameserver 192.0.2.1\nnameserver 2001:db8::1\nsearch lan\n")
+	host = dns.Host{}
+	check("")
 }

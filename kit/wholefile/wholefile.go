@@ -22,7 +22,8 @@ func Replace(file string, mode os.FileMode, write func(*os.File) error) error {
 	if err != nil {
 		return fmt.Errorf("write %s: %w", file, err)
 	}
-	err = errors.Join(write(f), f.Chmod(mode), f.Sync(), f.Close())
+	// The mode first: who may give a file away may not change it after that.
+	err = errors.Join(f.Chmod(mode), write(f), f.Sync(), f.Close())
 	if err == nil {
 		err = os.Rename(f.Name(), file)
 	}

@@ -43,3 +43,18 @@ func TestReplace_AllOrNothing(t *testing.T) {
 		t.Errorf("left are %v (%v), want the file alone", left, err)
 	}
 }
+
+// Who may give files to other users, and nothing else, can write one for another: its
+// mode is set while it is still their own.
+func TestReplace_GivesTheModeBeforeTheFileIsGivenAway(t *testing.T) {
+	err := wholefile.Replace(filepath.Join(t.TempDir(), "key"), 0o640, func(f *os.File) error {
+		info, err := f.Stat()
+		if err == nil && info.Mode().Perm() != 0o640 {
+			t.Errorf("it is given away with mode %v, want 0640", info.Mode())
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}

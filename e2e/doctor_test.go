@@ -15,6 +15,7 @@ import (
 
 	"staddle.internal/e2e/bed"
 	"staddle.internal/kit/id"
+	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
 )
 
 // finding is one of "staddle doctor -o json".
@@ -257,6 +258,17 @@ func TestDoctor_NamesWhatIsMissing(t *testing.T) {
 	if len(got) == 1 && !strings.Contains(got[0].Do, "staddle stop cut") {
 		t.Errorf("what to do: %q", got[0].Do)
 	}
+	// It says so itself, to whoever looks at it.
+	await(t, b, cut, "running, and says what it lacks", func(s *resourcev1.SandboxStatus) bool {
+		return running(s) && s.GetReason() == "NAMESPACES_UNPINNED" && len(s.GetAddresses()) == 1
+	})
+	if out := b.OK("--node-socket", b.HostSocket(), "ps"); !strings.Contains(out, "is not kept on the node any more") {
+		t.Errorf("ps does not say why:\n%s", out)
+	}
+	b.OK("--node-socket", b.HostSocket(), "stop", "cut")
+	b.OK("--node-socket", b.HostSocket(), "start", "cut")
+	await(t, b, cut, "running and whole", func(s *resourcev1.SandboxStatus) bool { return running(s) && s.GetReason() == "" })
+	wantFindings(t, "stopped and started", examine(t, b), "", nil)
 	samePIDs(t, b, web, was)
 	remove(t, b, cut)
 	remove(t, b, web)

@@ -138,6 +138,9 @@ func (in Input) settled() Decision {
 			return Decision{Kind: Act, Action: engine.Action{Step: engine.StepDelete, Container: name, ContainerID: c.ID}}
 		}
 	}
+	if !in.Observed.Namespaces { // nothing can be pinned again that only its processes hold
+		return Decision{Reason: ReasonUnpinned}
+	}
 	return Decision{}
 }
 

@@ -33,6 +33,9 @@ const (
 	ReasonStepFailed = "STEP_FAILED"
 	// ReasonNamespacesLost: the namespaces of an attempt went away.
 	ReasonNamespacesLost = "NAMESPACES_LOST"
+	// ReasonUnpinned: somebody took a pinned namespace, or the shared memory, of a
+	// sandbox that runs away. It goes on with what it has.
+	ReasonUnpinned = "NAMESPACES_UNPINNED"
 	// ReasonShimSilent: the shim does not answer; the status is as it was seen last.
 	ReasonShimSilent = "SHIM_SILENT"
 	// ReasonBackoff: waits before the next attempt.
@@ -68,6 +71,7 @@ var sentences = map[string]string{
 	ReasonReboot:            "the node was started anew",
 	ReasonTakenDown:         "the node was taken down",
 	ReasonNamespacesLost:    "the namespaces of the sandbox went away",
+	ReasonUnpinned:          "a namespace or the shared memory of the sandbox is not kept on the node any more; what runs goes on, but neither its address nor its network is looked after; stop it and start it again",
 	ReasonShimSilent:        "its shim (containerd-shim-runc-v2) does not answer; this is what was seen last, and what runs goes on; it is ended by force when the sandbox is to stop",
 	ReasonUnseen:            "the container runtime cannot be asked; this is what was seen last",
 	ReasonWaitingForCluster: "the node was started anew; waiting until the cluster names this sandbox again",

@@ -25,7 +25,7 @@ func (k *keeper) explain(reason string) {
 
 func transient(reason string) bool {
 	switch reason {
-	case ReasonRetrying, ReasonUnseen, ReasonUnreadable, ReasonShimSilent, ReasonWaitingForCluster, ReasonWaitingForDisk, ReasonInitializing:
+	case ReasonRetrying, ReasonUnseen, ReasonUnreadable, ReasonUnpinned, ReasonShimSilent, ReasonWaitingForCluster, ReasonWaitingForDisk, ReasonInitializing:
 		return true
 	}
 	return ofSecrets(reason)

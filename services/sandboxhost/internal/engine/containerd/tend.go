@@ -20,7 +20,7 @@ import (
 const tendPeriod = 10 * time.Second
 
 // tend mends what all sandboxes stand on, from the adoption on until ctx ends, and has
-// the keepers of those look that lost their interface, or whose shim stands still.
+// the keepers of those look that lost their interface or a pin, or whose shim stands still.
 func (e *Engine) tend(ctx context.Context, adopted <-chan struct{}) {
 	select {
 	case <-adopted:
@@ -29,7 +29,8 @@ func (e *Engine) tend(ctx context.Context, adopted <-chan struct{}) {
 	}
 	network := sayer{warn: func(err error) { e.log.Warn("network not mended", logging.Err(err)) }}
 	shims := sayer{warn: func(err error) { e.log.Warn("shims not looked at", logging.Err(err)) }}
-	still := map[int]id.Sandbox{}
+	pins := sayer{warn: func(err error) { e.log.Warn("pins not looked at", logging.Err(err)) }}
+	still, unpinned := map[int]id.Sandbox{}, map[id.Sandbox]bool{}
 	for backoff.Wait(ctx, tendPeriod) == nil {
 		network.say(ctx, e.Mend(ctx))
 		now, err := e.standingShims()
@@ -42,7 +43,38 @@ func (e *Engine) tend(ctx context.Context, adopted <-chan struct{}) {
 		if err == nil {
 			still = now
 		}
+		lost, err := e.unpinned()
+		pins.say(ctx, err)
+		for uid := range lost {
+			if !unpinned[uid] {
+				e.hints.one(uid)
+			}
+		}
+		if err == nil {
+			unpinned = lost
+		}
 	}
+}
+
+// unpinned lists the sandboxes that have containers and lost a pin, or their shared
+// memory. Namespaces are made before containers, and go after them.
+func (e *Engine) unpinned() (map[id.Sandbox]bool, error) {
+	e.mu.Lock()
+	with := map[id.Sandbox]bool{}
+	for _, c := range e.containers {
+		with[c.uid] = true
+	}
+	e.mu.Unlock()
+	for uid := range with {
+		whole, err := e.pinned(uid)
+		if err != nil {
+			return nil, err
+		}
+		if whole {
+			delete(with, uid)
+		}
+	}
+	return with, nil
 }
 
 // standingShims lists the shims that somebody has stopped, with their sandboxes.

@@ -28,9 +28,10 @@ finding with what to do about it:
   - what the sandbox host's notes and containerd or the kernel do not agree on: tasks,
     namespaces, interfaces, mounts, control groups and so on that are left over
     from sandboxes that are gone, or missing from those that run
+  - what the notes of volumes and the folders and mounts of storage do not agree on
 
-With --fix the sandbox host removes what is left over and makes again what is missing;
-containers that run go on. What is not Staddle's is never looked at. It says what it
+With --fix the sandbox host and storage remove what is left over and make again what is
+missing; containers that run go on, and no data of a volume is touched. What is not Staddle's is never looked at. It says what it
 could not find out, and goes on with the rest: it works while processes are down.
 
 The exit code is 0 if nothing has to be done (any more), and 7 otherwise.`,

@@ -1,10 +1,9 @@
 // Package doctor finds out what is wrong with this machine as a node: whether it
-// has what Staddle needs, whether every process answers, and whether sandboxhost's
-// notes say what containerd and the kernel have.
+// has what Staddle needs, whether every process answers, and whether the notes of
+// sandboxhost and storage say what containerd and the kernel have.
 //
 // Each part is asked by itself, and one that cannot be asked is a finding too: what
-// is left is asked all the same. It must never change anything but through
-// sandboxhost, and never take silence for health. In the trail it stands outside.
+// is left is asked all the same. It must never change anything but through those two, and never take silence for health. In the trail it stands outside.
 package doctor
 
 import (
@@ -16,6 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	sandboxhostv1 "staddle.internal/proto/gen/staddle/sandboxhost/v1"
+	storagev1 "staddle.internal/proto/gen/staddle/storage/v1"
 
 	"staddle.internal/kit/config"
 
@@ -51,6 +51,8 @@ type Finding struct {
 	Do string
 	// Difference is what sandboxhost says, if it is about an object.
 	Difference *sandboxhostv1.Difference
+	// Volume is what storage says, if it is about a volume.
+	Volume *storagev1.VolumeDifference
 }
 
 // Message is the finding for programs.
@@ -66,6 +68,11 @@ func (f Finding) Message() *structpb.Struct {
 		if d.GetSince() != nil {
 			fields["since"] = structpb.NewStringValue(d.GetSince().AsTime().Format(time.RFC3339))
 		}
+	}
+	if d := f.Volume; d != nil {
+		fields["kind"], fields["name"] = structpb.NewStringValue(faultWord(d.GetFault())), structpb.NewStringValue(d.GetPath())
+		fields["volume_uid"] = structpb.NewStringValue(d.GetUid())
+		fields["missing"] = structpb.NewBoolValue(d.GetFault() == storagev1.VolumeFault_VOLUME_FAULT_NOT_MOUNTED)
 	}
 	return &structpb.Struct{Fields: fields}
 }
@@ -116,7 +123,7 @@ func (p *part) fact(sentence string) { p.facts = append(p.facts, sentence) }
 
 // Examine asks everything at once and returns what was found.
 func Examine(ctx context.Context, o Options) Report {
-	questions := []func(context.Context, Options, *part){askMachine, askProcesses, askContainerd, askHost}
+	questions := []func(context.Context, Options, *part){askMachine, askProcesses, askContainerd, askHost, askStorage}
 	parts := make([]part, len(questions))
 	var wg sync.WaitGroup
 	for i, ask := range questions {

@@ -116,6 +116,9 @@ func (l localStorage) RemoveVolume(ctx context.Context, r *storagev1.RemoveVolum
 func (l localStorage) ListVolumes(ctx context.Context, r *storagev1.ListVolumesRequest, _ ...grpc.CallOption) (*storagev1.ListVolumesResponse, error) {
 	return l.s.ListVolumes(ctx, r)
 }
+func (l localStorage) CheckVolumes(ctx context.Context, r *storagev1.CheckVolumesRequest, _ ...grpc.CallOption) (*storagev1.CheckVolumesResponse, error) {
+	return l.s.CheckVolumes(ctx, r)
+}
 
 // stream delivers messages to a watch until its context ends.
 type stream[T any] struct {

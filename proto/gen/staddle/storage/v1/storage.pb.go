@@ -84,6 +84,68 @@ func (VolumePhase) EnumDescriptor() ([]byte, []int) {
 	return file_staddle_storage_v1_storage_proto_rawDescGZIP(), []int{0}
 }
 
+// VolumeFault is how what is there differs from the notes.
+type VolumeFault int32
+
+const (
+	// Never sent.
+	VolumeFault_VOLUME_FAULT_UNSPECIFIED VolumeFault = 0
+	// The volume is attached and is not mounted at that path.
+	VolumeFault_VOLUME_FAULT_NOT_MOUNTED VolumeFault = 1
+	// Something is mounted at that path for no volume that is attached.
+	VolumeFault_VOLUME_FAULT_MOUNT_LEFT VolumeFault = 2
+	// That folder is left of a volume that was half made or half removed, or of a mount.
+	VolumeFault_VOLUME_FAULT_FOLDER_LEFT VolumeFault = 3
+	// The volume cannot be used; the message says why. Its data is kept in that folder, and no
+	// fix touches it.
+	VolumeFault_VOLUME_FAULT_BROKEN VolumeFault = 4
+)
+
+// Enum value maps for VolumeFault.
+var (
+	VolumeFault_name = map[int32]string{
+		0: "VOLUME_FAULT_UNSPECIFIED",
+		1: "VOLUME_FAULT_NOT_MOUNTED",
+		2: "VOLUME_FAULT_MOUNT_LEFT",
+		3: "VOLUME_FAULT_FOLDER_LEFT",
+		4: "VOLUME_FAULT_BROKEN",
+	}
+	VolumeFault_value = map[string]int32{
+		"VOLUME_FAULT_UNSPECIFIED": 0,
+		"VOLUME_FAULT_NOT_MOUNTED": 1,
+		"VOLUME_FAULT_MOUNT_LEFT":  2,
+		"VOLUME_FAULT_FOLDER_LEFT": 3,
+		"VOLUME_FAULT_BROKEN":      4,
+	}
+)
+
+func (x VolumeFault) Enum() *VolumeFault {
+	p := new(VolumeFault)
+	*p = x
+	return p
+}
+
+func (x VolumeFault) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (VolumeFault) Descriptor() protoreflect.EnumDescriptor {
+	return file_staddle_storage_v1_storage_proto_enumTypes[1].Descriptor()
+}
+
+func (VolumeFault) Type() protoreflect.EnumType {
+	return &file_staddle_storage_v1_storage_proto_enumTypes[1]
+}
+
+func (x VolumeFault) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use VolumeFault.Descriptor instead.
+func (VolumeFault) EnumDescriptor() ([]byte, []int) {
+	return file_staddle_storage_v1_storage_proto_rawDescGZIP(), []int{1}
+}
+
 // Volume is one volume as storage finds it.
 type Volume struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -691,6 +753,208 @@ func (x *ListVolumesResponse) GetNextPageToken() string {
 	return ""
 }
 
+// VolumeDifference is one folder or mount that is not as the notes say.
+type VolumeDifference struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How it differs.
+	Fault VolumeFault `protobuf:"varint,1,opt,name=fault,proto3,enum=staddle.storage.v1.VolumeFault" json:"fault,omitempty"`
+	// The folder or the place of the mount, absolute.
+	Path string `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	// Uid of the volume that it is of. Empty if nothing tells.
+	Uid string `protobuf:"bytes,3,opt,name=uid,proto3" json:"uid,omitempty"`
+	// More about it, in one sentence. Empty when the fault says all.
+	Message string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
+	// True when fix has mended it.
+	Fixed bool `protobuf:"varint,5,opt,name=fixed,proto3" json:"fixed,omitempty"`
+	// Why fix has not mended it. Empty without fix, and when it has.
+	Error         string `protobuf:"bytes,6,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VolumeDifference) Reset() {
+	*x = VolumeDifference{}
+	mi := &file_staddle_storage_v1_storage_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VolumeDifference) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VolumeDifference) ProtoMessage() {}
+
+func (x *VolumeDifference) ProtoReflect() protoreflect.Message {
+	mi := &file_staddle_storage_v1_storage_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VolumeDifference.ProtoReflect.Descriptor instead.
+func (*VolumeDifference) Descriptor() ([]byte, []int) {
+	return file_staddle_storage_v1_storage_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *VolumeDifference) GetFault() VolumeFault {
+	if x != nil {
+		return x.Fault
+	}
+	return VolumeFault_VOLUME_FAULT_UNSPECIFIED
+}
+
+func (x *VolumeDifference) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *VolumeDifference) GetUid() string {
+	if x != nil {
+		return x.Uid
+	}
+	return ""
+}
+
+func (x *VolumeDifference) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *VolumeDifference) GetFixed() bool {
+	if x != nil {
+		return x.Fixed
+	}
+	return false
+}
+
+func (x *VolumeDifference) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+// CheckVolumesRequest asks for the differences.
+type CheckVolumesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Also mend what can be mended.
+	Fix           bool `protobuf:"varint,1,opt,name=fix,proto3" json:"fix,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CheckVolumesRequest) Reset() {
+	*x = CheckVolumesRequest{}
+	mi := &file_staddle_storage_v1_storage_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CheckVolumesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CheckVolumesRequest) ProtoMessage() {}
+
+func (x *CheckVolumesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_staddle_storage_v1_storage_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CheckVolumesRequest.ProtoReflect.Descriptor instead.
+func (*CheckVolumesRequest) Descriptor() ([]byte, []int) {
+	return file_staddle_storage_v1_storage_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *CheckVolumesRequest) GetFix() bool {
+	if x != nil {
+		return x.Fix
+	}
+	return false
+}
+
+// CheckVolumesResponse is the comparison.
+type CheckVolumesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The differences, ordered by path and fault; at most 1000. Those that fix has
+	// mended are among them.
+	Differences []*VolumeDifference `protobuf:"bytes,1,rep,name=differences,proto3" json:"differences,omitempty"`
+	// How many differences there are beyond those.
+	MoreDifferences uint32 `protobuf:"varint,2,opt,name=more_differences,json=moreDifferences,proto3" json:"more_differences,omitempty"`
+	// How many volumes were compared.
+	Volumes       uint32 `protobuf:"varint,3,opt,name=volumes,proto3" json:"volumes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CheckVolumesResponse) Reset() {
+	*x = CheckVolumesResponse{}
+	mi := &file_staddle_storage_v1_storage_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CheckVolumesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CheckVolumesResponse) ProtoMessage() {}
+
+func (x *CheckVolumesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_staddle_storage_v1_storage_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CheckVolumesResponse.ProtoReflect.Descriptor instead.
+func (*CheckVolumesResponse) Descriptor() ([]byte, []int) {
+	return file_staddle_storage_v1_storage_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *CheckVolumesResponse) GetDifferences() []*VolumeDifference {
+	if x != nil {
+		return x.Differences
+	}
+	return nil
+}
+
+func (x *CheckVolumesResponse) GetMoreDifferences() uint32 {
+	if x != nil {
+		return x.MoreDifferences
+	}
+	return 0
+}
+
+func (x *CheckVolumesResponse) GetVolumes() uint32 {
+	if x != nil {
+		return x.Volumes
+	}
+	return 0
+}
+
 var File_staddle_storage_v1_storage_proto protoreflect.FileDescriptor
 
 const file_staddle_storage_v1_storage_proto_rawDesc = "" +
@@ -731,12 +995,31 @@ const file_staddle_storage_v1_storage_proto_rawDesc = "" +
 	"page_token\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x02R\tpageToken\"s\n" +
 	"\x13ListVolumesResponse\x124\n" +
 	"\avolumes\x18\x01 \x03(\v2\x1a.staddle.storage.v1.VolumeR\avolumes\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken*{\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xb5\x01\n" +
+	"\x10VolumeDifference\x125\n" +
+	"\x05fault\x18\x01 \x01(\x0e2\x1f.staddle.storage.v1.VolumeFaultR\x05fault\x12\x12\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\x12\x10\n" +
+	"\x03uid\x18\x03 \x01(\tR\x03uid\x12\x18\n" +
+	"\amessage\x18\x04 \x01(\tR\amessage\x12\x14\n" +
+	"\x05fixed\x18\x05 \x01(\bR\x05fixed\x12\x14\n" +
+	"\x05error\x18\x06 \x01(\tR\x05error\"'\n" +
+	"\x13CheckVolumesRequest\x12\x10\n" +
+	"\x03fix\x18\x01 \x01(\bR\x03fix\"\xa3\x01\n" +
+	"\x14CheckVolumesResponse\x12F\n" +
+	"\vdifferences\x18\x01 \x03(\v2$.staddle.storage.v1.VolumeDifferenceR\vdifferences\x12)\n" +
+	"\x10more_differences\x18\x02 \x01(\rR\x0fmoreDifferences\x12\x18\n" +
+	"\avolumes\x18\x03 \x01(\rR\avolumes*{\n" +
 	"\vVolumePhase\x12\x1c\n" +
 	"\x18VOLUME_PHASE_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16VOLUME_PHASE_AVAILABLE\x10\x01\x12\x19\n" +
 	"\x15VOLUME_PHASE_ATTACHED\x10\x02\x12\x17\n" +
-	"\x13VOLUME_PHASE_BROKEN\x10\x032\xb9\x04\n" +
+	"\x13VOLUME_PHASE_BROKEN\x10\x03*\x9d\x01\n" +
+	"\vVolumeFault\x12\x1c\n" +
+	"\x18VOLUME_FAULT_UNSPECIFIED\x10\x00\x12\x1c\n" +
+	"\x18VOLUME_FAULT_NOT_MOUNTED\x10\x01\x12\x1b\n" +
+	"\x17VOLUME_FAULT_MOUNT_LEFT\x10\x02\x12\x1c\n" +
+	"\x18VOLUME_FAULT_FOLDER_LEFT\x10\x03\x12\x17\n" +
+	"\x13VOLUME_FAULT_BROKEN\x10\x042\xa8\x05\n" +
 	"\x0eStorageService\x12m\n" +
 	"\fEnsureVolume\x12'.staddle.storage.v1.EnsureVolumeRequest\x1a(.staddle.storage.v1.EnsureVolumeResponse\"\n" +
 	"\x8a\xb5\x18\x03\n" +
@@ -751,7 +1034,10 @@ const file_staddle_storage_v1_storage_proto_rawDesc = "" +
 	"\x8a\xb5\x18\x03\n" +
 	"\x01\x04\x90\x02\x02\x12k\n" +
 	"\vListVolumes\x12&.staddle.storage.v1.ListVolumesRequest\x1a'.staddle.storage.v1.ListVolumesResponse\"\v\x8a\xb5\x18\x04\n" +
-	"\x02\x01\x04\x90\x02\x01B\xc9\x01\n" +
+	"\x02\x01\x04\x90\x02\x01\x12m\n" +
+	"\fCheckVolumes\x12'.staddle.storage.v1.CheckVolumesRequest\x1a(.staddle.storage.v1.CheckVolumesResponse\"\n" +
+	"\x8a\xb5\x18\x03\n" +
+	"\x01\x01\x90\x02\x02B\xc9\x01\n" +
 	"\x16com.staddle.storage.v1B\fStorageProtoP\x01Z7staddle.internal/proto/gen/staddle/storage/v1;storagev1\xa2\x02\x03SSX\xaa\x02\x12Staddle.Storage.V1\xca\x02\x12Staddle\\Storage\\V1\xe2\x02\x1eStaddle\\Storage\\V1\\GPBMetadata\xea\x02\x14Staddle::Storage::V1b\x06proto3"
 
 var (
@@ -766,44 +1052,52 @@ func file_staddle_storage_v1_storage_proto_rawDescGZIP() []byte {
 	return file_staddle_storage_v1_storage_proto_rawDescData
 }
 
-var file_staddle_storage_v1_storage_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_staddle_storage_v1_storage_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_staddle_storage_v1_storage_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_staddle_storage_v1_storage_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_staddle_storage_v1_storage_proto_goTypes = []any{
 	(VolumePhase)(0),              // 0: staddle.storage.v1.VolumePhase
-	(*Volume)(nil),                // 1: staddle.storage.v1.Volume
-	(*EnsureVolumeRequest)(nil),   // 2: staddle.storage.v1.EnsureVolumeRequest
-	(*EnsureVolumeResponse)(nil),  // 3: staddle.storage.v1.EnsureVolumeResponse
-	(*AttachVolumeRequest)(nil),   // 4: staddle.storage.v1.AttachVolumeRequest
-	(*AttachVolumeResponse)(nil),  // 5: staddle.storage.v1.AttachVolumeResponse
-	(*DetachVolumeRequest)(nil),   // 6: staddle.storage.v1.DetachVolumeRequest
-	(*DetachVolumeResponse)(nil),  // 7: staddle.storage.v1.DetachVolumeResponse
-	(*RemoveVolumeRequest)(nil),   // 8: staddle.storage.v1.RemoveVolumeRequest
-	(*RemoveVolumeResponse)(nil),  // 9: staddle.storage.v1.RemoveVolumeResponse
-	(*ListVolumesRequest)(nil),    // 10: staddle.storage.v1.ListVolumesRequest
-	(*ListVolumesResponse)(nil),   // 11: staddle.storage.v1.ListVolumesResponse
-	(*timestamppb.Timestamp)(nil), // 12: google.protobuf.Timestamp
+	(VolumeFault)(0),              // 1: staddle.storage.v1.VolumeFault
+	(*Volume)(nil),                // 2: staddle.storage.v1.Volume
+	(*EnsureVolumeRequest)(nil),   // 3: staddle.storage.v1.EnsureVolumeRequest
+	(*EnsureVolumeResponse)(nil),  // 4: staddle.storage.v1.EnsureVolumeResponse
+	(*AttachVolumeRequest)(nil),   // 5: staddle.storage.v1.AttachVolumeRequest
+	(*AttachVolumeResponse)(nil),  // 6: staddle.storage.v1.AttachVolumeResponse
+	(*DetachVolumeRequest)(nil),   // 7: staddle.storage.v1.DetachVolumeRequest
+	(*DetachVolumeResponse)(nil),  // 8: staddle.storage.v1.DetachVolumeResponse
+	(*RemoveVolumeRequest)(nil),   // 9: staddle.storage.v1.RemoveVolumeRequest
+	(*RemoveVolumeResponse)(nil),  // 10: staddle.storage.v1.RemoveVolumeResponse
+	(*ListVolumesRequest)(nil),    // 11: staddle.storage.v1.ListVolumesRequest
+	(*ListVolumesResponse)(nil),   // 12: staddle.storage.v1.ListVolumesResponse
+	(*VolumeDifference)(nil),      // 13: staddle.storage.v1.VolumeDifference
+	(*CheckVolumesRequest)(nil),   // 14: staddle.storage.v1.CheckVolumesRequest
+	(*CheckVolumesResponse)(nil),  // 15: staddle.storage.v1.CheckVolumesResponse
+	(*timestamppb.Timestamp)(nil), // 16: google.protobuf.Timestamp
 }
 var file_staddle_storage_v1_storage_proto_depIdxs = []int32{
 	0,  // 0: staddle.storage.v1.Volume.phase:type_name -> staddle.storage.v1.VolumePhase
-	12, // 1: staddle.storage.v1.Volume.created_at:type_name -> google.protobuf.Timestamp
-	1,  // 2: staddle.storage.v1.EnsureVolumeResponse.volume:type_name -> staddle.storage.v1.Volume
-	1,  // 3: staddle.storage.v1.AttachVolumeResponse.volume:type_name -> staddle.storage.v1.Volume
-	1,  // 4: staddle.storage.v1.ListVolumesResponse.volumes:type_name -> staddle.storage.v1.Volume
-	2,  // 5: staddle.storage.v1.StorageService.EnsureVolume:input_type -> staddle.storage.v1.EnsureVolumeRequest
-	4,  // 6: staddle.storage.v1.StorageService.AttachVolume:input_type -> staddle.storage.v1.AttachVolumeRequest
-	6,  // 7: staddle.storage.v1.StorageService.DetachVolume:input_type -> staddle.storage.v1.DetachVolumeRequest
-	8,  // 8: staddle.storage.v1.StorageService.RemoveVolume:input_type -> staddle.storage.v1.RemoveVolumeRequest
-	10, // 9: staddle.storage.v1.StorageService.ListVolumes:input_type -> staddle.storage.v1.ListVolumesRequest
-	3,  // 10: staddle.storage.v1.StorageService.EnsureVolume:output_type -> staddle.storage.v1.EnsureVolumeResponse
-	5,  // 11: staddle.storage.v1.StorageService.AttachVolume:output_type -> staddle.storage.v1.AttachVolumeResponse
-	7,  // 12: staddle.storage.v1.StorageService.DetachVolume:output_type -> staddle.storage.v1.DetachVolumeResponse
-	9,  // 13: staddle.storage.v1.StorageService.RemoveVolume:output_type -> staddle.storage.v1.RemoveVolumeResponse
-	11, // 14: staddle.storage.v1.StorageService.ListVolumes:output_type -> staddle.storage.v1.ListVolumesResponse
-	10, // [10:15] is the sub-list for method output_type
-	5,  // [5:10] is the sub-list for method input_type
-	5,  // [5:5] is the sub-list for extension type_name
-	5,  // [5:5] is the sub-list for extension extendee
-	0,  // [0:5] is the sub-list for field type_name
+	16, // 1: staddle.storage.v1.Volume.created_at:type_name -> google.protobuf.Timestamp
+	2,  // 2: staddle.storage.v1.EnsureVolumeResponse.volume:type_name -> staddle.storage.v1.Volume
+	2,  // 3: staddle.storage.v1.AttachVolumeResponse.volume:type_name -> staddle.storage.v1.Volume
+	2,  // 4: staddle.storage.v1.ListVolumesResponse.volumes:type_name -> staddle.storage.v1.Volume
+	1,  // 5: staddle.storage.v1.VolumeDifference.fault:type_name -> staddle.storage.v1.VolumeFault
+	13, // 6: staddle.storage.v1.CheckVolumesResponse.differences:type_name -> staddle.storage.v1.VolumeDifference
+	3,  // 7: staddle.storage.v1.StorageService.EnsureVolume:input_type -> staddle.storage.v1.EnsureVolumeRequest
+	5,  // 8: staddle.storage.v1.StorageService.AttachVolume:input_type -> staddle.storage.v1.AttachVolumeRequest
+	7,  // 9: staddle.storage.v1.StorageService.DetachVolume:input_type -> staddle.storage.v1.DetachVolumeRequest
+	9,  // 10: staddle.storage.v1.StorageService.RemoveVolume:input_type -> staddle.storage.v1.RemoveVolumeRequest
+	11, // 11: staddle.storage.v1.StorageService.ListVolumes:input_type -> staddle.storage.v1.ListVolumesRequest
+	14, // 12: staddle.storage.v1.StorageService.CheckVolumes:input_type -> staddle.storage.v1.CheckVolumesRequest
+	4,  // 13: staddle.storage.v1.StorageService.EnsureVolume:output_type -> staddle.storage.v1.EnsureVolumeResponse
+	6,  // 14: staddle.storage.v1.StorageService.AttachVolume:output_type -> staddle.storage.v1.AttachVolumeResponse
+	8,  // 15: staddle.storage.v1.StorageService.DetachVolume:output_type -> staddle.storage.v1.DetachVolumeResponse
+	10, // 16: staddle.storage.v1.StorageService.RemoveVolume:output_type -> staddle.storage.v1.RemoveVolumeResponse
+	12, // 17: staddle.storage.v1.StorageService.ListVolumes:output_type -> staddle.storage.v1.ListVolumesResponse
+	15, // 18: staddle.storage.v1.StorageService.CheckVolumes:output_type -> staddle.storage.v1.CheckVolumesResponse
+	13, // [13:19] is the sub-list for method output_type
+	7,  // [7:13] is the sub-list for method input_type
+	7,  // [7:7] is the sub-list for extension type_name
+	7,  // [7:7] is the sub-list for extension extendee
+	0,  // [0:7] is the sub-list for field type_name
 }
 
 func init() { file_staddle_storage_v1_storage_proto_init() }
@@ -816,8 +1110,8 @@ func file_staddle_storage_v1_storage_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_staddle_storage_v1_storage_proto_rawDesc), len(file_staddle_storage_v1_storage_proto_rawDesc)),
-			NumEnums:      1,
-			NumMessages:   11,
+			NumEnums:      2,
+			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -27,6 +27,7 @@ const (
 	StorageService_DetachVolume_FullMethodName = "/staddle.storage.v1.StorageService/DetachVolume"
 	StorageService_RemoveVolume_FullMethodName = "/staddle.storage.v1.StorageService/RemoveVolume"
 	StorageService_ListVolumes_FullMethodName  = "/staddle.storage.v1.StorageService/ListVolumes"
+	StorageService_CheckVolumes_FullMethodName = "/staddle.storage.v1.StorageService/CheckVolumes"
 )
 
 // StorageServiceClient is the client API for StorageService service.
@@ -65,6 +66,15 @@ type StorageServiceClient interface {
 	// Safe to repeat. Returns Invalid for a bad page token; Unavailable while
 	// volumes are being recovered.
 	ListVolumes(ctx context.Context, in *ListVolumesRequest, opts ...grpc.CallOption) (*ListVolumesResponse, error)
+	// CheckVolumes compares the notes of all volumes with the folders and mounts that
+	// there are, and returns how they differ. What lies outside storage's own folders is
+	// neither listed nor touched. A difference counts when it is seen twice in a row.
+	// With fix, what is left over is removed and what is missing is mounted again, under
+	// the rules of the other methods: nothing that is attached is unmounted, and no data of a
+	// volume is removed that a note is about. The answer then says what became of each. Safe
+	// to repeat. Takes a second without fix. Returns Unavailable while volumes are being
+	// recovered, and when a question could not be answered: nothing is touched then.
+	CheckVolumes(ctx context.Context, in *CheckVolumesRequest, opts ...grpc.CallOption) (*CheckVolumesResponse, error)
 }
 
 type storageServiceClient struct {
@@ -125,6 +135,16 @@ func (c *storageServiceClient) ListVolumes(ctx context.Context, in *ListVolumesR
 	return out, nil
 }
 
+func (c *storageServiceClient) CheckVolumes(ctx context.Context, in *CheckVolumesRequest, opts ...grpc.CallOption) (*CheckVolumesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CheckVolumesResponse)
+	err := c.cc.Invoke(ctx, StorageService_CheckVolumes_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // StorageServiceServer is the server API for StorageService service.
 // All implementations must embed UnimplementedStorageServiceServer
 // for forward compatibility.
@@ -161,6 +181,15 @@ type StorageServiceServer interface {
 	// Safe to repeat. Returns Invalid for a bad page token; Unavailable while
 	// volumes are being recovered.
 	ListVolumes(context.Context, *ListVolumesRequest) (*ListVolumesResponse, error)
+	// CheckVolumes compares the notes of all volumes with the folders and mounts that
+	// there are, and returns how they differ. What lies outside storage's own folders is
+	// neither listed nor touched. A difference counts when it is seen twice in a row.
+	// With fix, what is left over is removed and what is missing is mounted again, under
+	// the rules of the other methods: nothing that is attached is unmounted, and no data of a
+	// volume is removed that a note is about. The answer then says what became of each. Safe
+	// to repeat. Takes a second without fix. Returns Unavailable while volumes are being
+	// recovered, and when a question could not be answered: nothing is touched then.
+	CheckVolumes(context.Context, *CheckVolumesRequest) (*CheckVolumesResponse, error)
 	mustEmbedUnimplementedStorageServiceServer()
 }
 
@@ -185,6 +214,9 @@ func (UnimplementedStorageServiceServer) RemoveVolume(context.Context, *RemoveVo
 }
 func (UnimplementedStorageServiceServer) ListVolumes(context.Context, *ListVolumesRequest) (*ListVolumesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListVolumes not implemented")
+}
+func (UnimplementedStorageServiceServer) CheckVolumes(context.Context, *CheckVolumesRequest) (*CheckVolumesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method CheckVolumes not implemented")
 }
 func (UnimplementedStorageServiceServer) mustEmbedUnimplementedStorageServiceServer() {}
 func (UnimplementedStorageServiceServer) testEmbeddedByValue()                        {}
@@ -297,6 +329,24 @@ func _StorageService_ListVolumes_Handler(srv interface{}, ctx context.Context, d
 	return interceptor(ctx, in, info, handler)
 }
 
+func _StorageService_CheckVolumes_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CheckVolumesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(StorageServiceServer).CheckVolumes(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: StorageService_CheckVolumes_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(StorageServiceServer).CheckVolumes(ctx, req.(*CheckVolumesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // StorageService_ServiceDesc is the grpc.ServiceDesc for StorageService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -323,6 +373,10 @@ var StorageService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListVolumes",
 			Handler:    _StorageService_ListVolumes_Handler,
+		},
+		{
+			MethodName: "CheckVolumes",
+			Handler:    _StorageService_CheckVolumes_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

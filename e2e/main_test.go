@@ -5,8 +5,10 @@ package e2e
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -26,22 +28,56 @@ func TestMain(m *testing.M) { os.Exit(bed.Main(m)) }
 // nodeAlone are the components that a node without a cluster does without.
 var nodeAlone = []string{"clusteraccess", "storage", "storage-agent", "sandbox-agent", "presence"}
 
-// archive builds the workload's image once.
-var archive = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "staddle-probe-")
+// Images of workloads beside bed.ProbeImage.
+const (
+	serviceImage = "staddle.local/service:1"
+	plainImage   = "staddle.local/plain:1"
+)
+
+// Archives of the images of workloads, each built once.
+var (
+	archive        = sync.OnceValues(func() (string, error) { return archiveOf(bed.ProbeImage, goProgram("probe")) })
+	serviceArchive = sync.OnceValues(func() (string, error) { return archiveOf(serviceImage, goProgram("service")) })
+	plainArchive   = sync.OnceValues(func() (string, error) { return archiveOf(plainImage, cProgram("plain")) })
+)
+
+// goProgram and cProgram build a folder below cmd as a static program in another folder.
+func goProgram(name string) func(dir string) (string, error) {
+	return func(dir string) (string, error) {
+		out := filepath.Join(dir, name)
+		return out, image.Build(filepath.Join("cmd", name), out)
+	}
+}
+
+func cProgram(name string) func(dir string) (string, error) {
+	return func(dir string) (string, error) {
+		out := filepath.Join(dir, name)
+		text, err := exec.Command("gcc", "-O2", "-Wall", "-static", "-o", out, filepath.Join("cmd", name, name+".c")).CombinedOutput()
+		if err != nil {
+			err = fmt.Errorf("build %s: %w: %s", name, err, text)
+		}
+		return out, err
+	}
+}
+
+// archiveOf makes the archive of an image with one program. It stays until the tests
+// have ended.
+func archiveOf(name string, build func(dir string) (string, error)) (string, error) {
+	dir, err := os.MkdirTemp("", "staddle-workload-")
 	if err != nil {
 		return "", err
 	}
-	if err := image.Build("cmd/probe", filepath.Join(dir, "probe")); err != nil {
-		return "", err
-	}
-	img, err := image.FromProgram(filepath.Join(dir, "probe"))
+	program, err := build(dir)
 	if err != nil {
 		return "", err
 	}
-	out := filepath.Join(dir, "probe.tar")
-	return out, image.WriteArchive(img, bed.ProbeImage, out)
-})
+	img, err := image.FromProgram(program)
+	if err != nil {
+		return "", err
+	}
+	out := filepath.Join(dir, "image.tar")
+	return out, image.WriteArchive(img, name, out)
+}
 
 // alone starts a node without a cluster, with the workload's image.
 func alone(t *testing.T, opts bed.Options) (*bed.Bed, *os.Process) {
@@ -65,6 +101,11 @@ func machine(t *testing.T, opts bed.Options) (*bed.Bed, *os.Process) {
 }
 
 func importProbe(t *testing.T, b *bed.Bed) {
+	t.Helper()
+	importFrom(t, b, archive)
+}
+
+func importFrom(t *testing.T, b *bed.Bed, archive func() (string, error)) {
 	t.Helper()
 	tar, err := archive()
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -27,6 +28,18 @@ func (b *Bed) Listen() net.Listener {
 		return err
 	}))
 	return l
+}
+
+// Connect connects by TCP from the machine's own network, beside its bridge, and hangs up.
+func (b *Bed) Connect(address string) error {
+	b.t.Helper()
+	return inNetwork(filepath.Join("/run/netns", b.NS), func() error {
+		conn, err := net.DialTimeout("tcp", address, 5*time.Second)
+		if err != nil {
+			return err
+		}
+		return conn.Close()
+	})
 }
 
 // inNetwork runs f on a thread in the network namespace at a path. The thread goes

@@ -49,7 +49,8 @@ func (a *app) runAttached(ctx context.Context, t sandboxes, o runOptions, labels
 // attach shows the output from the start of the sandbox to its end for good. An
 // interrupt is passed on as a wish to stop, and the output is shown to its end.
 func (a *app) attach(ctx context.Context, t sandboxes, host *target.Node, s sandbox.Sandbox) error {
-	if _, err := a.untilStarted(ctx, t, s); err != nil {
+	now, err := a.untilStarted(ctx, t, s)
+	if err != nil || failedInit(now) != nil { // then there is no output to show
 		return err
 	}
 	if _, err := host.Get(ctx, s.UID); fault.KindOf(err) == fault.NotFound {
@@ -63,7 +64,7 @@ func (a *app) attach(ctx context.Context, t sandboxes, host *target.Node, s sand
 		defer close(watcherDone)
 		passOn(ctx, t, s, stderr, done, leave)
 	}()
-	err := follow.Run(following, host, follow.Request{UID: s.UID, Container: mainContainer, Attempt: 1, Follow: true},
+	err = follow.Run(following, host, follow.Request{UID: s.UID, Container: mainContainer, Attempt: 1, Follow: true},
 		follow.Output{Stdout: a.out, Stderr: stderr})
 	close(done)
 	<-watcherDone
@@ -153,6 +154,11 @@ func (a *app) endOf(ctx context.Context, host *target.Node, s sandbox.Sandbox) e
 		return err
 	}
 	e := now.Exit(mainContainer)
+	if init := failedInit(&now); e == nil && init != nil {
+		output.NewProgress(a.err).Say(fmt.Sprintf("staddle: init container %s ended with code %s; its output: staddle logs %s --container %s",
+			init.GetContainer(), codeOf(init), s.Name, init.GetContainer()))
+		e = init
+	}
 	switch {
 	case e == nil:
 		why, _ := now.Failed()
@@ -163,6 +169,17 @@ func (a *app) endOf(ctx context.Context, host *target.Node, s sandbox.Sandbox) e
 		output.NewProgress(a.err).Say("staddle: " + s.Name + " used more memory than its limit and was ended")
 	}
 	return exit.WithCode(int(e.GetCode()))
+}
+
+// failedInit is the end of the init container that kept the others from starting, nil if
+// none did.
+func failedInit(s *sandbox.Sandbox) *resourcev1.ContainerExit {
+	for _, c := range s.Spec.GetContainers() {
+		if e := s.Exit(c.GetName()); c.GetInit() && e != nil && (e.GetCode() != 0 || e.GetUnknown()) {
+			return e
+		}
+	}
+	return nil
 }
 
 // elsewhere says where the output is that cannot be had here.

@@ -143,6 +143,17 @@ func completeFlags(c *cobra.Command, words map[string][]cobra.Completion, files 
 	}
 }
 
+// completeStarts says how the values of flags may begin; the shell sets no blank after them.
+func completeStarts(c *cobra.Command, starts map[string][]cobra.Completion) {
+	var errs []error
+	for name, list := range starts {
+		errs = append(errs, c.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(list, cobra.ShellCompDirectiveNoSpace|cobra.ShellCompDirectiveNoFileComp)))
+	}
+	if err := errors.Join(errs...); err != nil {
+		panic(err) // as above
+	}
+}
+
 // completeGlobals is completeFlags for the flags that all commands have.
 func completeGlobals(root *cobra.Command) {
 	root.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp)

@@ -147,6 +147,7 @@ func (h *fakeHost) live(b *sandboxhostv1.SandboxState) {
 	out := h.outputOf(b.GetUid(), b.Status.GetAttempt())
 	b.Status.Phase = resourcev1.SandboxPhase_SANDBOX_PHASE_RUNNING
 	b.Status.Addresses = []string{"10.77.0.2"}
+	b.Status.Conditions = []*resourcev1.Condition{{Type: "Ready", State: resourcev1.ConditionState_CONDITION_STATE_TRUE}}
 	b.Status.Containers = []*resourcev1.ContainerStatus{{Name: name, StartedAt: timestamppb.Now()}}
 	fmt.Fprintf(&out.stdout, "out %s\n", strings.Join(b.GetSpec().GetContainers()[0].GetArgs(), "|"))
 	out.stderr.WriteString("err\n")

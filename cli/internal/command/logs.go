@@ -39,7 +39,7 @@ root may and the members of the group staddle-admin.`,
 		},
 	}
 	c.Flags().BoolVarP(&o.follow, "follow", "f", false, "go on with what is written from now on")
-	c.Flags().StringVarP(&o.container, "container", "c", "", "`NAME` of the container, where there are several")
+	c.Flags().StringVarP(&o.container, "container", "c", "", "`NAME` of the container, where there are several (default: the only one that is no init container)")
 	c.Flags().Uint64Var(&o.attempt, "attempt", 0, "`NUMBER` of the attempt to show (default: the newest)")
 	c.Flags().StringVar(&o.stream, "stream", "both", "`STREAM` to show: stdout, stderr or both")
 	completeFlags(c, map[string][]cobra.Completion{"stream": {"stdout", "stderr", "both"}})
@@ -104,17 +104,20 @@ func streamOf(word string) (sandboxhostv1.LogStream, error) {
 	return 0, exit.BadUsage("--stream %q: write stdout, stderr or both", word)
 }
 
-// chooseContainer checks the name, or fills in the only one.
+// chooseContainer checks the name, or fills in the only one that is no init container.
 func chooseContainer(s *sandbox.Sandbox, name *string) error {
-	var names []string
+	var names, lasting []string
 	for _, c := range s.Spec.GetContainers() {
 		if c.GetName() == *name {
 			return nil
 		}
 		names = append(names, c.GetName())
+		if !c.GetInit() {
+			lasting = append(lasting, c.GetName())
+		}
 	}
-	if *name == "" && len(names) == 1 {
-		*name = names[0]
+	if *name == "" && len(lasting) == 1 {
+		*name = lasting[0]
 		return nil
 	}
 	if *name == "" {

@@ -40,6 +40,7 @@ type runOptions struct {
 	inside           insideOptions
 	security         securityOptions
 	secrets          secretRefs
+	life             lifeOptions
 	init             bool
 }
 
@@ -52,12 +53,19 @@ func (a *app) runCommand() *cobra.Command {
 In the foreground its output is shown until it has ended for good, and the
 command ends with the container's exit code. An interrupt asks the sandbox to
 stop; a second one leaves it alone and ends the command at once. With --detach
-the command ends when the sandbox runs, and with --expose when it is ready.
+the command ends when the sandbox runs, and with --expose, --startup or
+--readiness when it is ready.
 
 What follows "--" takes the place of the image's own arguments, one by one, as
-given: no shell reads it.`,
+given: no shell reads it.
+
+A probe is http://:PORT/PATH, https://:PORT/PATH, tcp://:PORT,
+grpc://:PORT/SERVICE or exec:COMMAND. It is asked inside the sandbox, at its own
+address; a host in an http probe is the one that the request names.`,
 		Example: `  staddle run --rm registry.example/tool:1 -- --verbose "two words"
   staddle run -d --name web --memory 64MiB registry.example/web:1
+  staddle run -d --expose 8080 --readiness http://:8080/healthy --liveness "exec:/web check" --pre-stop "/web leave" registry.example/web:1
+  staddle run -d --scratch work:/work --init-container ". migrate" registry.example/shop:1
   staddle run -d --security restricted --user 1000 --tmpfs /tmp --config-file web.conf:/etc/web.conf registry.example/web:1`,
 		Args: args(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, given []string) error {
@@ -99,6 +107,7 @@ func runFlags(c *cobra.Command, o *runOptions) {
 	insideFlags(f, &o.inside)
 	securityFlags(f, &o.security)
 	secretFlags(f, &o.secrets)
+	lifeFlags(f, &o.life)
 	f.BoolVar(&o.init, "init", false, "begin with a small first process that hands signals on and takes in the ends of orphans")
 	f.BoolVarP(&o.detach, "detach", "d", false, "end when the sandbox runs, and leave it running")
 	f.BoolVar(&o.remove, "rm", false, "remove the sandbox when it has ended")
@@ -107,6 +116,9 @@ func runFlags(c *cobra.Command, o *runOptions) {
 		"network": {"sandbox", "host"}, "restart": {"always", "on-failure", "never"}, "security": {"default", "restricted"},
 		"seccomp": {"default", "unconfined"}, "apparmor": {"default", "unconfined"}, "pull": {"if-not-present", "always", "never"},
 	}, "config-file", "device", "host-path")
+	completeStarts(c, map[string][]cobra.Completion{
+		"startup": probeStarts, "liveness": probeStarts, "readiness": probeStarts, "probe-set": probeSettings(),
+	})
 }
 
 func (a *app) run(ctx context.Context, o runOptions) error {
@@ -256,6 +268,10 @@ func nextStep(s *sandbox.Sandbox) string {
 func failedStart(s *sandbox.Sandbox, why string) error {
 	if why == "" {
 		why = "its node does not say why"
+	}
+	if init := failedInit(s); init != nil {
+		return exit.Try(fault.New(fault.Internal, "run sandbox %s: its init container %s ended with code %s: %s", s.Name, init.GetContainer(), codeOf(init), why),
+			"staddle logs %s --container %s", s.Name, init.GetContainer())
 	}
 	if code := exitOf(s); code != "" {
 		return exit.Try(fault.New(fault.Internal, "run sandbox %s: it ended at once with code %s: %s", s.Name, code, why),

@@ -15,7 +15,8 @@ import (
 	"staddle.internal/cli/internal/exit"
 )
 
-// mainContainer is the name of the only container of a sandbox made by "run".
+// mainContainer is the name of the container of a sandbox made by "run", beside its init
+// containers.
 const mainContainer = "main"
 
 // specOf is the spec that the flags of "run" describe. All mistakes in them are
@@ -58,7 +59,7 @@ func specOf(o runOptions) (*resourcev1.SandboxSpec, error) {
 	spec := &resourcev1.SandboxSpec{
 		Desired: resourcev1.DesiredState_DESIRED_STATE_RUNNING, Containers: []*resourcev1.ContainerSpec{c},
 	}
-	for _, add := range []func(*resourcev1.SandboxSpec, *resourcev1.ContainerSpec) error{o.mounts.add, o.limits.add, o.inside.add, o.security.add, o.secrets.add} {
+	for _, add := range []func(*resourcev1.SandboxSpec, *resourcev1.ContainerSpec) error{o.mounts.add, o.limits.add, o.inside.add, o.security.add, o.secrets.add, o.life.add} {
 		if err := add(spec, c); err != nil {
 			return nil, err
 		}

@@ -209,18 +209,28 @@ func (p *Prober) Conditions(containerID string) []*resourcev1.Condition {
 }
 
 // Unhealthy says in one sentence which container cannot go on, if one cannot: its
-// startup or liveness probe says no.
+// startup or liveness probe says no. What is wrong with its ports is added, for it is the
+// likely cause.
 func (p *Prober) Unhealthy() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, w := range p.cfg.Containers {
 		for _, name := range []string{Started, Live} {
 			if t := p.answers[w.ID][name]; t != nil && t.Exhausted {
-				return "container " + w.Spec.GetName() + ": " + probeNames[name] + " probe: " + t.Reason
+				return "container " + w.Spec.GetName() + ": " + probeNames[name] + " probe: " + t.Reason + p.portsLocked(w.ID)
 			}
 		}
 	}
 	return ""
+}
+
+// portsLocked is what is known to be wrong with the ports of a container.
+func (p *Prober) portsLocked(containerID string) string {
+	t := p.answers[containerID][Listening]
+	if t == nil || t.State == yes || t.Reason == unasked {
+		return ""
+	}
+	return "; " + t.Reason
 }
 
 // probeNames are the probes behind conditions.

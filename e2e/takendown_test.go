@@ -1,6 +1,8 @@
 package e2e
 
 import (
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -28,5 +30,44 @@ func TestNode_TakenDownIsNoCrash(t *testing.T) {
 		}
 	}
 	remove(t, b, uid)
+	settled(t, b)
+}
+
+// The command that takes a node down asks no containerd, which has ended by then, and runs
+// pre-stop commands all the same; one that does not end is cut short, and holds nothing up.
+func TestNode_TakenDownRunsPreStop(t *testing.T) {
+	b, _ := alone(t, bed.Options{})
+	importFrom(t, b, serviceArchive)
+	polite := &resourcev1.ContainerSpec{
+		Name: "c", Image: serviceImage, Args: []string{"tcp", ":8080"}, Scratch: []*resourcev1.ScratchMount{{Volume: "work", Path: "/notes"}},
+		PreStop: &resourcev1.ExecAction{Command: []string{"/service", "tell", "/notes/said", "leaving"}},
+	}
+	s := spec(always, polite)
+	s.ScratchVolumes = []*resourcev1.ScratchVolume{{Name: "work"}}
+	uid := ensure(t, b, "polite", s)
+	stuck := &resourcev1.ContainerSpec{
+		Name: "c", Image: serviceImage, Args: []string{"tcp", ":8080"}, PreStop: &resourcev1.ExecAction{Command: []string{"/service", "tcp", ":8081"}},
+	}
+	s = spec(always, stuck)
+	s.TerminationGracePeriod = seconds(4)
+	other := ensure(t, b, "stuck", s)
+	for _, uid := range []string{uid, other} {
+		await(t, b, uid, "running", running)
+		bed.Eventually(t, waitLong, "it has begun", outputIs(t, b, uid, "c", 1, "open\n"))
+	}
+	b.OK("down", "--yes")
+	file := filepath.Join(scratch(b, uid, "work"), "said")
+	if raw, err := os.ReadFile(file); err != nil || string(raw) != "leaving\n" {
+		t.Errorf("it said %q (%v), want that it was run once", raw, err)
+	}
+	if alive := b.Workloads(); len(alive) > 0 {
+		t.Errorf("workloads live: %v", alive)
+	}
+	b.Start()
+	b.WaitReady()
+	for _, uid := range []string{uid, other} {
+		await(t, b, uid, "running again", func(s *resourcev1.SandboxStatus) bool { return running(s) && s.GetAttempt() == 2 })
+		remove(t, b, uid)
+	}
 	settled(t, b)
 }

@@ -64,8 +64,8 @@ func TestNode_ReadinessFollowsProbesOfEveryKind(t *testing.T) {
 		remove(t, b, uid)
 	}
 	b.OK("--node-socket", b.HostSocket(), "run", "-d", "--name", "exec", "--readiness", "exec:/service has '/tmp/it is so'",
-		"--probe-set", "readiness.period=100ms", "--probe-set", "readiness.failure_threshold=1", "--init-container", ". tell '/work/it is so' yes",
-		"--scratch", "work:/work", "--scratch", "work:/tmp", serviceImage, "--", "tcp", ":8080")
+		"--probe-set", "readiness.period=100ms", "--probe-set", "readiness.failure_threshold=1", "--init-container", ". tell '/notes/it is so' yes",
+		"--scratch", "work:/notes", "--scratch", "work:/tmp", serviceImage, "--", "tcp", ":8080")
 	uid := onHost(t, b, "exec").GetUid()
 	got := await(t, b, uid, "ready", readyIs(isTrue, ""))
 	file := filepath.Join(scratch(b, uid, "work"), "it is so")
@@ -90,8 +90,8 @@ func TestNode_LivenessBeginsAnewWithInitAndPreStop(t *testing.T) {
 	b, _ := alone(t, bed.Options{})
 	importFrom(t, b, serviceArchive)
 	b.OK("--node-socket", b.HostSocket(), "run", "-d", "--name", "rates", "--liveness", "grpc://:9000/shop.Rates", "--probe-set", "liveness.period=100ms",
-		"--probe-set", "liveness.failure_threshold=2", "--expose", "9000", "--scratch", "work:/work", "--init-container", ". tell /work/said before",
-		"--pre-stop", "/service tell /work/said leaving", serviceImage, "--", "grpc", ":9000")
+		"--probe-set", "liveness.failure_threshold=2", "--expose", "9000", "--scratch", "work:/notes", "--init-container", ". tell /notes/said before",
+		"--pre-stop", "/service tell /notes/said leaving", serviceImage, "--", "grpc", ":9000")
 	uid := onHost(t, b, "rates").GetUid()
 	got := await(t, b, uid, "ready", readyIs(isTrue, ""))
 	if text := b.OK("--node-socket", b.HostSocket(), "logs", "rates"); text != "open\n" {

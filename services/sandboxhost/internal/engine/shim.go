@@ -1,8 +1,10 @@
 package engine
 
 import (
+	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"staddle.internal/kit/id"
@@ -20,6 +22,20 @@ func IsShim(args []string, address, namespace string) bool {
 
 // ShimOwner is the sandbox for whose container a shim was started.
 func ShimOwner(args []string) (id.Sandbox, bool) { return SandboxOf(flagOf(args, "id")) }
+
+// Bundle is the folder that containerd keeps of a container, found beside the one in which
+// a shim works; empty if there is none, or the shim has ended.
+func Bundle(shim int, containerID string) string {
+	dir, err := os.Readlink(filepath.Join("/proc", strconv.Itoa(shim), "cwd"))
+	if err != nil {
+		return ""
+	}
+	bundle := filepath.Join(filepath.Dir(strings.TrimSuffix(dir, " (deleted)")), containerID)
+	if _, err := os.Stat(bundle); err != nil {
+		return ""
+	}
+	return bundle
+}
 
 func flagOf(args []string, name string) string {
 	at := slices.IndexFunc(args, func(a string) bool { return strings.TrimLeft(a, "-") == name && a != name })

@@ -9,6 +9,7 @@ import (
 	"staddle.internal/kit/journal"
 	"staddle.internal/services/sandboxhost/internal/engine"
 
+	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
 	sandboxhostv1 "staddle.internal/proto/gen/staddle/sandboxhost/v1"
 )
 
@@ -24,6 +25,11 @@ type Ending struct {
 type ContainerEnding struct {
 	// Name of the container in the spec.
 	Name string
+	// ID at the runtime.
+	ID string
+	// PreStop is the part of the spec with a pre-stop command that is still to be run, nil
+	// if there is none.
+	PreStop *resourcev1.ContainerSpec
 	// Signal asks its main process to end.
 	Signal syscall.Signal
 	// Own is what it has for itself, from the begin of its own stop on, where HasOwn;
@@ -32,6 +38,10 @@ type ContainerEnding struct {
 	// HasOwn is true where the spec says so.
 	HasOwn bool
 }
+
+// PreStopReserve is what a pre-stop command leaves of a time for its container to the
+// signal: 2 s, or half of it if that is less.
+func PreStopReserve(whole time.Duration) time.Duration { return min(preStopReserve, whole/2) }
 
 // Endings reads from the journal at path, of a host that does not run, how each sandbox
 // is to be ended now. It changes nothing. It returns fs.ErrNotExist if there is no such
@@ -58,12 +68,16 @@ func endingOf(uid id.Sandbox, r *sandboxhostv1.SandboxRecord, bootID string, now
 	}
 	e := Ending{Grace: left(grace(r), r.GetStopSentBoottime() != nil, r.GetStopSentBoottime().AsDuration())}
 	for _, spec := range slices.Backward(startOrder(r.GetWish().GetSpec().GetContainers())) {
-		c := ContainerEnding{Name: spec.GetName(), Signal: syscall.SIGTERM}
+		c := ContainerEnding{Name: spec.GetName(), ID: engine.ContainerID(uid, spec.GetName(), r.GetStatus().GetAttempt()), Signal: syscall.SIGTERM}
+		stop := stopOf(r, c.ID)
+		if spec.GetPreStop() != nil && !stop.GetPreStopOver() {
+			c.PreStop = spec
+		}
 		if s := r.GetStopSignals()[spec.GetName()]; s != 0 {
 			c.Signal = syscall.Signal(s)
 		}
 		if own := spec.GetTerminationGracePeriod(); own != nil {
-			begun := stopOf(r, engine.ContainerID(uid, spec.GetName(), r.GetStatus().GetAttempt())).GetBegunBoottime()
+			begun := stop.GetBegunBoottime()
 			c.Own, c.HasOwn = left(own.AsDuration(), begun != nil, begun.AsDuration()), true
 		}
 		e.Containers = append(e.Containers, c)

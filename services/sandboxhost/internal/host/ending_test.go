@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"staddle.internal/kit/id"
@@ -29,6 +30,8 @@ func TestEndings(t *testing.T) {
 		return &sandboxhostv1.Wish{Spec: &resourcev1.SandboxSpec{TerminationGracePeriod: grace, Containers: append(containers, &resourcev1.ContainerSpec{Name: "last"})}}
 	}
 	half := wish(durationpb.New(30 * time.Second))
+	leaving := &resourcev1.ContainerSpec{Name: "leaving", PreStop: &resourcev1.ExecAction{Command: []string{"leave"}}}
+	left := []*sandboxhostv1.ContainerStop{{ContainerId: engine.ContainerID("left", "leaving", 3), PreStopOver: true}}
 	minute := &resourcev1.ContainerSpec{Name: "own", TerminationGracePeriod: durationpb.New(time.Minute)}
 	init := &resourcev1.ContainerSpec{Name: "init", Init: true}
 	begun := []*sandboxhostv1.ContainerStop{{ContainerId: engine.ContainerID("own begun", "own", 3), BegunBoottime: durationpb.New(70 * time.Second)}}
@@ -37,6 +40,8 @@ func TestEndings(t *testing.T) {
 		"none":       {Wish: wish(durationpb.New(0))},
 		"own":        {Wish: wish(durationpb.New(time.Second), minute, init), StopSignals: map[string]uint32{"own": uint32(syscall.SIGQUIT)}},
 		"own begun":  {Wish: wish(nil, minute), BootId: "boot", Status: &resourcev1.SandboxStatus{Attempt: 3}, Stops: begun},
+		"leaving":    {Wish: wish(nil, leaving), Status: &resourcev1.SandboxStatus{Attempt: 3}},
+		"left":       {Wish: wish(nil, leaving), Status: &resourcev1.SandboxStatus{Attempt: 3}, Stops: left},
 		"its own":    {Wish: half},
 		"under way":  {Wish: half, BootId: "boot", StopSentBoottime: durationpb.New(90 * time.Second)},
 		"over":       {Wish: half, BootId: "boot", StopSentBoottime: durationpb.New(time.Second)},
@@ -69,6 +74,19 @@ func TestEndings(t *testing.T) {
 		"own":       after(time.Second, own, host.ContainerEnding{Name: "init", Signal: syscall.SIGTERM}),
 		"own begun": after(10*time.Second, begunOwn),
 	}
+	for uid, e := range want {
+		for i := range e.Containers {
+			e.Containers[i].ID = engine.ContainerID(uid, e.Containers[i].Name, records[uid].GetStatus().GetAttempt())
+		}
+	}
+	if e := got["leaving"]; len(e.Containers) != 2 || !proto.Equal(e.Containers[1].PreStop, leaving) {
+		t.Errorf("with a pre-stop command: got %+v", e)
+	}
+	if e := got["left"]; len(e.Containers) != 2 || e.Containers[1].PreStop != nil {
+		t.Errorf("with a pre-stop command that was run: got %+v", e)
+	}
+	delete(got, "leaving")
+	delete(got, "left")
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, %v, want %+v", got, err, want)
 	}

@@ -115,5 +115,5 @@ func preStopLimit(r *sandboxhostv1.SandboxRecord, c engine.Container, now time.D
 	if own := c.Made().GetTerminationGracePeriod(); own != nil {
 		whole = own.AsDuration()
 	}
-	return max(end-now-min(preStopReserve, whole/2), 0)
+	return max(end-now-PreStopReserve(whole), 0)
 }

@@ -90,6 +90,9 @@ func (d down) endSandbox(ctx context.Context, uid string, pids []int, how host.E
 		if c.HasOwn {
 			until = earlier(time.Now().Add(c.Own), last)
 		}
+		if c.PreStop != nil && len(members) > 0 {
+			d.preStop(ctx, c, until)
+		}
 		ended = end(ctx, members, c.Signal, until) && ended
 		pids = slices.DeleteFunc(pids, func(pid int) bool { return slices.Contains(members, pid) })
 	}

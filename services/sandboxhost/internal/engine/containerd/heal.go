@@ -136,20 +136,14 @@ func (e *Engine) bundle(containerID string) (string, error) {
 		return "", err
 	}
 	for _, pid := range pids {
-		proc := filepath.Join("/proc", strconv.Itoa(pid))
-		raw, err := os.ReadFile(filepath.Join(proc, "cmdline"))
+		raw, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cmdline"))
 		if err != nil {
 			continue // it ended
 		}
 		if !engine.IsShim(strings.Split(string(raw), "\x00"), e.cfg.Address, e.cfg.Namespace) {
 			continue
 		}
-		dir, err := os.Readlink(filepath.Join(proc, "cwd"))
-		if err != nil {
-			continue
-		}
-		bundle := filepath.Join(filepath.Dir(strings.TrimSuffix(dir, " (deleted)")), containerID)
-		if _, err := os.Stat(bundle); err == nil {
+		if bundle := engine.Bundle(pid, containerID); bundle != "" {
 			return bundle, nil
 		}
 	}

@@ -128,7 +128,7 @@ func (e *Engine) command(
 	if err != nil || cmd.Adopt && status.Status != containerd.Created {
 		return p, false, err
 	}
-	if err := e.endCommand(ctx, p, cmd); err != nil {
+	if err := e.endCommand(ctx, cmd); err != nil {
 		return nil, false, err
 	}
 	p, err = make()
@@ -143,13 +143,13 @@ func (e *Engine) runCommand(ctx context.Context, p containerd.Process, fresh boo
 		err = p.Start(ctx)
 	}
 	if err != nil && ctx.Err() == nil {
-		return 0, errors.Join(refused("start it", err), e.endCommand(ctx, p, cmd))
+		return 0, errors.Join(refused("start it", err), e.endCommand(ctx, cmd))
 	}
 	status := <-exited // ends with ctx
 	if ctx.Err() != nil && cmd.Adopt && !errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
 		return 0, context.Cause(ctx)
 	}
-	endErr := e.endCommand(ctx, p, cmd)
+	endErr := e.endCommand(ctx, cmd)
 	switch {
 	case ctx.Err() != nil:
 		return 0, context.Cause(ctx)
@@ -162,10 +162,17 @@ func (e *Engine) runCommand(ctx context.Context, p containerd.Process, fresh boo
 }
 
 // endCommand ends a command with all that it has started, and removes it.
-func (e *Engine) endCommand(ctx context.Context, p containerd.Process, cmd engine.Command) error {
+func (e *Engine) endCommand(ctx context.Context, cmd engine.Command) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commandEndLimit)
 	defer cancel()
-	status, err := e.client.TaskService().Get(ctx, &tasks.GetRequest{ContainerID: cmd.ContainerID, ExecID: cmd.ID})
+	return e.endExecuted(ctx, cmd.ContainerID, cmd.ID)
+}
+
+// endExecuted ends a process that was executed beside the main one, with all that it
+// has started, and removes it. One that is not there is success.
+func (e *Engine) endExecuted(ctx context.Context, containerID, processID string) error {
+	service := e.client.TaskService()
+	status, err := service.Get(ctx, &tasks.GetRequest{ContainerID: containerID, ExecID: processID})
 	if err != nil {
 		if errdefs.IsNotFound(errgrpc.ToNative(err)) {
 			return nil
@@ -173,25 +180,29 @@ func (e *Engine) endCommand(ctx context.Context, p containerd.Process, cmd engin
 		return unavailable("ask for it", errgrpc.ToNative(err))
 	}
 	pid := int(status.GetProcess().GetPid())
-	if c := e.known(cmd.ContainerID); c != nil && pid > 0 {
+	if c := e.known(containerID); c != nil && pid > 0 {
 		if err := e.killStarted(c.group, pid); err != nil {
 			return err
 		}
 	}
 	if status.GetProcess().GetStatus() == task.Status_RUNNING {
-		exited, err := p.Wait(ctx)
-		if err != nil {
-			return unavailable("wait for its end", err)
+		_, err := service.Kill(ctx, &tasks.KillRequest{ContainerID: containerID, ExecID: processID, Signal: uint32(syscall.SIGKILL)})
+		if err != nil && !errdefs.IsNotFound(errgrpc.ToNative(err)) {
+			return unavailable("kill it", errgrpc.ToNative(err))
 		}
-		if err := p.Kill(ctx, syscall.SIGKILL); err != nil && !errdefs.IsNotFound(err) {
-			return unavailable("kill it", err)
-		}
-		if status := <-exited; status.Error() != nil {
-			return unavailable("wait for its end", status.Error())
+		_, err = service.Wait(ctx, &tasks.WaitRequest{ContainerID: containerID, ExecID: processID})
+		if err != nil && !errdefs.IsNotFound(errgrpc.ToNative(err)) {
+			return unavailable("wait for its end", errgrpc.ToNative(err))
 		}
 	}
-	if _, err := p.Delete(ctx); err != nil && !errdefs.IsNotFound(err) {
-		return unavailable("remove it", err)
+	return e.removeExecuted(ctx, containerID, processID)
+}
+
+// removeExecuted removes such a process, which has ended.
+func (e *Engine) removeExecuted(ctx context.Context, containerID, processID string) error {
+	_, err := e.client.TaskService().DeleteProcess(ctx, &tasks.DeleteProcessRequest{ContainerID: containerID, ExecID: processID})
+	if err != nil && !errdefs.IsNotFound(errgrpc.ToNative(err)) {
+		return unavailable("remove it", errgrpc.ToNative(err))
 	}
 	return nil
 }

@@ -140,7 +140,7 @@ func (e *Engine) listFolders(_ context.Context, s *stock) error {
 	for _, uid := range uids {
 		dir := e.pins.Dir(uid)
 		s.add(inventory.Object{Kind: inventory.Folder, Name: dir, UID: uid, Since: modified(dir)})
-		for _, sub := range []string{pipesFolder, stdinFolder, filesFolder, bindsFolder} {
+		for _, sub := range []string{pipesFolder, stdinFolder, filesFolder, bindsFolder, besideFolder} {
 			names, err := entries(filepath.Join(dir, sub))
 			if err != nil {
 				return err

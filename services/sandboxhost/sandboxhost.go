@@ -22,6 +22,7 @@ import (
 	"staddle.internal/services/sandboxhost/internal/api"
 	"staddle.internal/services/sandboxhost/internal/dns"
 	"staddle.internal/services/sandboxhost/internal/engine/containerd"
+	"staddle.internal/services/sandboxhost/internal/exec"
 	"staddle.internal/services/sandboxhost/internal/grant"
 	"staddle.internal/services/sandboxhost/internal/host"
 	"staddle.internal/services/sandboxhost/internal/permit"
@@ -57,7 +58,7 @@ func build(_ context.Context, p *process.Process) ([]run.Member, error) {
 	if err != nil {
 		return nil, err
 	}
-	rules, err := validate.New(&sandboxhostv1.EnsureSandboxRequest{}, &sandboxhostv1.EnsureHoldRequest{})
+	rules, err := validate.New(&sandboxhostv1.EnsureSandboxRequest{}, &sandboxhostv1.EnsureHoldRequest{}, &sandboxhostv1.ExecRequest{})
 	if err != nil {
 		return nil, err
 	}
@@ -93,6 +94,8 @@ func build(_ context.Context, p *process.Process) ([]run.Member, error) {
 	api.RegisterCheck(p.Server.GRPC(), h)
 	api.RegisterPressure(p.Server.GRPC(), short)
 	names := dns.NewNames()
+	people := exec.New(h, eng, p.Log)
+	people.Register(p.Server.GRPC())
 	images := newImages(p, eng, h)
 	sandboxhostv1.RegisterImageServiceServer(p.Server.GRPC(), images.server)
 	short.Relieve(images.sweeper)
@@ -117,6 +120,7 @@ func build(_ context.Context, p *process.Process) ([]run.Member, error) {
 				ready()
 			})
 		}},
+		{Name: "exec", Run: people.Run},
 		{Name: "images", Run: images.run},
 		{Name: "returns", Run: func(ctx context.Context, ready func()) error { return grants.Run(ctx, h, ready) }},
 		{Name: "authority", Run: follow.run},

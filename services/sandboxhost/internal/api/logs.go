@@ -9,6 +9,7 @@ import (
 	"staddle.internal/kit/fault"
 	"staddle.internal/kit/id"
 	"staddle.internal/kit/watch"
+	"staddle.internal/services/sandboxhost/internal/host"
 	"staddle.internal/services/sandboxhost/internal/logs"
 
 	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
@@ -32,7 +33,7 @@ func (s *Server) ReadLogs(
 	if err != nil {
 		return err
 	}
-	container, err := containerOf(state, req.GetContainer())
+	container, err := host.ContainerOf(state, req.GetContainer())
 	if err != nil {
 		return err
 	}
@@ -49,23 +50,6 @@ func (s *Server) ReadLogs(
 		return s.readAttempt(stream, at, state.GetStatus().GetAttempt(), req.GetFollow())
 	}
 	return s.readNewest(stream, at, req.GetFollow())
-}
-
-// containerOf finds the container that is meant.
-func containerOf(state *sandboxhostv1.SandboxState, name string) (string, error) {
-	containers := state.GetSpec().GetContainers()
-	if name == "" && len(containers) == 1 {
-		return containers[0].GetName(), nil
-	}
-	if name == "" {
-		return "", fault.New(fault.Invalid, "sandbox %s: has %d containers, name one", state.GetUid(), len(containers))
-	}
-	for _, c := range containers {
-		if c.GetName() == name {
-			return name, nil
-		}
-	}
-	return "", fault.New(fault.NotFound, "sandbox %s: has no container %q", state.GetUid(), name)
 }
 
 // readAttempt reads one attempt that the caller has named.

@@ -1,0 +1,179 @@
+// Package exec lets people into sandboxes that run: ExecService over what runs
+// processes there.
+//
+// A session is one call: its process, a goroutine for each direction, and a bounded
+// buffer for input. It ends with its process, or ends that when its caller goes.
+// Removing what was made for a process takes time that no caller waits for, and must be
+// done whoever goes: Run owns that, and what an earlier life of the host has left.
+//
+// It must hold no rule about how sandboxes live, and never turn a stream that broke into
+// a process that ended well. Beside the trail, it comes after a person's command and before the
+// engine.
+package exec
+
+import (
+	"context"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"staddle.internal/kit/backoff"
+	"staddle.internal/kit/fault"
+	"staddle.internal/kit/id"
+	"staddle.internal/kit/logging"
+	"staddle.internal/services/sandboxhost/internal/engine"
+
+	sandboxhostv1 "staddle.internal/proto/gen/staddle/sandboxhost/v1"
+)
+
+const (
+	// MaxSessions is how many processes of one sandbox may be there that were begun this
+	// way and have not ended.
+	MaxSessions = 64
+	// closeLimit bounds one try to end and remove a process: the shim itself
+	// waits up to ten seconds for what still holds its outputs.
+	closeLimit = 15 * time.Second
+	// stopLimit is how long that may go on when the host stops; the next life does the rest.
+	stopLimit = 4 * time.Second
+)
+
+// closeAgain is the wait between tries to end and remove a process.
+var closeAgain = backoff.Policy{Initial: 100 * time.Millisecond, Cap: 5 * time.Second}
+
+// states tells how sandboxes are; a *host.Host.
+type states interface {
+	Get(uid id.Sandbox) (*sandboxhostv1.SandboxState, error)
+}
+
+// Runtime runs processes beside the main ones of containers; a *containerd.Engine.
+type Runtime interface {
+	// Open begins one.
+	Open(ctx context.Context, b engine.Beside) (engine.Process, error)
+	// Left lists those that an earlier life of this process has left.
+	Left() ([]engine.LeftProcess, error)
+}
+
+// Server implements ExecService.
+type Server struct {
+	sandboxhostv1.UnimplementedExecServiceServer
+	host    states
+	runtime Runtime
+	log     *slog.Logger
+
+	parting chan parting  // to Run, which does what is left to do
+	over    chan struct{} // closed when Run takes no more
+	pumps   sync.WaitGroup
+
+	mu   sync.Mutex // guards open
+	open map[id.Sandbox]int
+}
+
+// New returns the service. It does nothing before Run.
+func New(host states, runtime Runtime, log *slog.Logger) *Server {
+	return &Server{
+		host: host, runtime: runtime, log: log,
+		parting: make(chan parting), over: make(chan struct{}), open: map[id.Sandbox]int{},
+	}
+}
+
+// Register serves it.
+func (s *Server) Register(on grpc.ServiceRegistrar) { sandboxhostv1.RegisterExecServiceServer(on, s) }
+
+// parting is a process that nobody looks at any more.
+type parting struct {
+	uid     id.Sandbox
+	process engine.Process
+	await   bool // its end, before it is removed
+}
+
+// Run ends and removes the processes of sessions that are over, and those that an
+// earlier life has left, but for detached ones, whose end it waits for. When ctx
+// ends, it leaves those to the next life.
+func (s *Server) Run(ctx context.Context, ready func()) error {
+	left, err := s.runtime.Left()
+	if err != nil {
+		return err
+	}
+	var jobs sync.WaitGroup
+	defer s.pumps.Wait()
+	defer jobs.Wait()
+	defer close(s.over)
+	for _, l := range left {
+		s.count(l.UID, 1)
+		jobs.Go(func() { s.finish(ctx, parting{l.UID, l.Process, l.Detached}) }) // ends with ctx, and closeLimit
+	}
+	ready()
+	for {
+		select {
+		case p := <-s.parting:
+			jobs.Go(func() { s.finish(ctx, p) }) // the same
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// part hands a process over to Run, or does it all when Run is over.
+func (s *Server) part(ctx context.Context, p parting) {
+	select {
+	case s.parting <- p:
+	case <-s.over:
+		s.finish(ctx, p)
+	}
+}
+
+// finish ends and removes a process.
+func (s *Server) finish(ctx context.Context, p parting) {
+	defer s.count(p.uid, -1)
+	if p.await {
+		if _, err := p.process.Wait(ctx); err != nil && ctx.Err() != nil {
+			return // it goes on, and the next life of this process finds it
+		}
+	}
+	for try := 1; ; try++ {
+		err := s.close(ctx, p.process)
+		if err == nil {
+			return
+		}
+		if try == 1 {
+			s.log.Warn("executed process not removed", p.uid.Attr(), logging.Err(err))
+		}
+		if backoff.Wait(ctx, closeAgain.Delay(try, rand.Float64())) != nil {
+			return // the same
+		}
+	}
+}
+
+// close tries to end and remove a process, for a short while only once ctx has ended.
+func (s *Server) close(ctx context.Context, p engine.Process) error {
+	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeLimit)
+	defer cancel()
+	last := time.AfterFunc(closeLimit, cancel)
+	defer last.Stop()
+	defer context.AfterFunc(ctx, func() { last.Reset(stopLimit) })()
+	return p.Close(limited)
+}
+
+// count counts the processes of a sandbox.
+func (s *Server) count(uid id.Sandbox, by int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.open[uid] += by; s.open[uid] <= 0 {
+		delete(s.open, uid)
+	}
+}
+
+// enter counts one more, unless there are too many.
+func (s *Server) enter(uid id.Sandbox) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.open[uid] >= MaxSessions {
+		return fault.WithReason(fault.New(fault.Exhausted,
+			"sandbox %s: %d processes were begun in it this way and have not ended, the most that there may be", uid, MaxSessions), "TOO_MANY_SESSIONS")
+	}
+	s.open[uid]++
+	return nil
+}

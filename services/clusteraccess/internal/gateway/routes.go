@@ -12,6 +12,7 @@ import (
 	"staddle.internal/kit/fault"
 	presencev1 "staddle.internal/proto/gen/staddle/presence/v1"
 	processv1 "staddle.internal/proto/gen/staddle/process/v1"
+	sandboxhostv1 "staddle.internal/proto/gen/staddle/sandboxhost/v1"
 )
 
 // self is the process that answers for the services of all processes where the
@@ -31,6 +32,7 @@ type service struct {
 func allowed() []service {
 	return []service{
 		{&presencev1.PresenceService_ServiceDesc, "presence"},
+		{&sandboxhostv1.ExecService_ServiceDesc, "sandboxhost"},
 		{&processv1.ProcessService_ServiceDesc, ""},
 		{&healthv1.Health_ServiceDesc, ""},
 		{&reflectionv1.ServerReflection_ServiceDesc, ""},

@@ -26,6 +26,8 @@ func TestRoutes_Find(t *testing.T) {
 		{"/staddle.presence.v1.PresenceService/WatchPresence", nil, route{"presence", true}, 0},
 		{"/staddle.presence.v1.PresenceService/OfTheFuture", nil, route{"presence", false}, 0},
 		{"/staddle.presence.v1.PresenceService/GetPresence", []string{"storage"}, route{}, fault.Invalid},
+		{"/staddle.sandboxhost.v1.ExecService/Exec", nil, route{"sandboxhost", true}, 0},
+		{"/staddle.sandboxhost.v1.SandboxHostService/ListSandboxes", nil, route{}, fault.Denied},
 		{"/staddle.process.v1.ProcessService/GetStatus", nil, route{"clusteraccess", false}, 0},
 		{"/staddle.process.v1.ProcessService/GetStatus", []string{"supervisor"}, route{"supervisor", false}, 0},
 		{"/grpc.health.v1.Health/Watch", []string{"sandboxhost"}, route{"sandboxhost", true}, 0},

@@ -18,9 +18,9 @@ import (
 	"staddle.internal/kit/fault"
 )
 
-// Exit codes of every command. "run" in the foreground ends with the
-// container's own code instead, and a command that a signal ended with 128 plus
-// the signal's number.
+// Exit codes of every command. "run" in the foreground and "exec" end with the
+// container's or the process's own code instead, and a command that a signal ended with
+// 128 plus the signal's number.
 const (
 	OK          = 0
 	Failed      = 1
@@ -30,6 +30,14 @@ const (
 	Unavailable = 5
 	Denied      = 6
 	Unhealthy   = 7
+)
+
+// Exit codes of commands that end with the code of a process of somebody else, for
+// failures that are not that process's: those above it may use itself.
+const (
+	NotEnded      = 125 // staddle failed, or does not know how it ended
+	NotExecutable = 126
+	NoCommand     = 127
 )
 
 // Help is the paragraph about exit codes.
@@ -43,7 +51,9 @@ const Help = `Exit codes:
   6  not allowed
   7  something is wrong with this machine, says "doctor"
   "run" in the foreground ends with the code of the container; a command that
-  a signal ends has 128 plus the number of the signal.`
+  a signal ends has 128 plus the number of the signal. "exec" ends with the code
+  of the process; with 125 if it could not be begun or nobody knows how it ended,
+  126 if it cannot be executed, 127 if it is not in the container.`
 
 // Status is an error that says how the process ends and prints nothing: the
 // command has said everything already.
@@ -62,6 +72,25 @@ func WithCode(code int) error {
 		return nil
 	}
 	return &Status{code}
+}
+
+// coded gives an error a code of its own.
+type coded struct {
+	error
+	code int
+}
+
+func (c *coded) Unwrap() error { return c.error }
+
+// As returns err, which is printed as always, with the code that the process ends with.
+// It returns nil for nil, and leaves wrong usage and a Status as they are.
+func As(err error, code int) error {
+	_, said := errors.AsType[*Status](err)
+	_, wrong := errors.AsType[*usage](err)
+	if err == nil || said || wrong {
+		return err
+	}
+	return &coded{err, code}
 }
 
 // usage marks a mistake on the command line.
@@ -112,6 +141,9 @@ func Code(err error) int {
 	}
 	if s, ok := errors.AsType[*Status](err); ok {
 		return s.Code
+	}
+	if c, ok := errors.AsType[*coded](err); ok {
+		return c.code
 	}
 	if _, ok := errors.AsType[*usage](err); ok {
 		return Usage

@@ -9,6 +9,8 @@ import (
 	"net"
 	"os"
 
+	"google.golang.org/grpc"
+
 	presencev1 "staddle.internal/proto/gen/staddle/presence/v1"
 	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
 
@@ -31,6 +33,15 @@ func GatewayOf(r *resourcev1.Resource) (address string, err error) {
 // Gateway connects to the presence of a node through its gateway, with the identity of
 // the operator. Who answers must prove to be that node of the same cluster.
 func (s *Settings) Gateway(ctx context.Context, name, address string) (*Presence, error) {
+	conn, err := s.gateway(ctx, name, address)
+	if err != nil {
+		return nil, err
+	}
+	return &Presence{conn, presencev1.NewPresenceServiceClient(conn), "node " + name, nil}, nil
+}
+
+// gateway connects to the gateway of a node.
+func (s *Settings) gateway(ctx context.Context, name, address string) (*grpc.ClientConn, error) {
 	if _, _, err := net.SplitHostPort(address); err != nil {
 		return nil, exit.BadUsage("gateway %q: %v; write host:port", address, err)
 	}
@@ -47,11 +58,7 @@ func (s *Settings) Gateway(ctx context.Context, name, address string) (*Presence
 		return nil, s.noGateway(name, address, err)
 	}
 	cfg.NextProtos = nil // grpc sets its own
-	conn, err := rpc.Dial(address, rpc.DialConfig{TLS: cfg, FailFast: true})
-	if err != nil {
-		return nil, err
-	}
-	return &Presence{conn, presencev1.NewPresenceServiceClient(conn), "node " + name, nil}, nil
+	return rpc.Dial(address, rpc.DialConfig{TLS: cfg, FailFast: true})
 }
 
 // expectNode makes the identity in the server's certificate count, and not the host

@@ -3,6 +3,7 @@ package bed
 import (
 	"bytes"
 	"errors"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -41,12 +42,44 @@ func (s *said) String() string {
 // waits for it.
 func (b *Bed) Begin(args ...string) *Running {
 	b.t.Helper()
+	return b.BeginWith(nil, args...)
+}
+
+// BeginWith is Begin with something on standard input.
+func (b *Bed) BeginWith(stdin io.Reader, args ...string) *Running {
+	b.t.Helper()
+	r := b.prepared(args...)
+	if stdin != nil {
+		in, err := r.cmd.StdinPipe() // what the program leaves unread holds up nobody
+		b.must(err)
+		go func() { _, _ = io.Copy(in, stdin) }() // ends with the program
+	}
+	return r.start()
+}
+
+// BeginIn is Begin with a terminal as standard input.
+func (b *Bed) BeginIn(terminal *os.File, args ...string) *Running {
+	b.t.Helper()
+	r := b.prepared(args...)
+	r.cmd.Stdin = terminal
+	return r.start()
+}
+
+func (b *Bed) prepared(args ...string) *Running {
 	r := &Running{bed: b, cmd: b.inside(filepath.Join(b.bin, "staddle"), append([]string{"--root", b.Paths.Root}, args...)...)}
 	r.cmd.Stdout, r.cmd.Stderr = &r.stdout, &r.stderr
-	b.must(r.cmd.Start())
+	return r
+}
+
+func (r *Running) start() *Running {
+	r.bed.t.Helper()
+	r.bed.must(r.cmd.Start())
 	r.limit = time.AfterFunc(2*time.Minute, func() { _ = r.cmd.Process.Kill() })
 	return r
 }
+
+// Stdout is what it has written so far to standard output.
+func (r *Running) Stdout() string { return r.stdout.String() }
 
 // Stderr is what it has said so far on standard error.
 func (r *Running) Stderr() string { return r.stderr.String() }

@@ -42,7 +42,14 @@ const usage = `probe VERB [ARG...]
   ask HOST:PORT TEXT     send a line, print the answer and stay
   resolve NAME EVERY     look a name up for ever, one after a while: print the
                          addresses, or "none" and why
-  where                  print user, working directory and arguments and exit 0`
+  where                  print user, working directory and arguments and exit 0
+  cat                    copy standard input to standard output
+  say OUT ERR            write to standard output and to standard error
+  size                   print rows and columns of the terminal, again when they change
+  trap N CODE            name each signal that comes; exit with CODE after N
+  nofile                 print the limits of open files
+  self                   print who it is and what it may do
+  leave                  exit 0 and leave a child that holds the outputs open`
 
 func main() {
 	if len(os.Args) < 2 {
@@ -104,7 +111,9 @@ func main() {
 		must(err)
 		fmt.Printf("uid=%d gid=%d dir=%s args=%q\n", os.Getuid(), os.Getgid(), dir, args)
 	default:
-		fail(usage)
+		if !inside(verb, args) {
+			fail(usage)
+		}
 	}
 }
 

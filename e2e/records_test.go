@@ -118,6 +118,7 @@ func full() []*resourcev1.Resource {
 			ShmSizeBytes:   proto.Int64(1 << 20),
 			Sysctls:        []*resourcev1.Sysctl{{Name: "net.core.somaxconn", Value: "512"}},
 			UserNamespace:  true,
+			PublishedPorts: []*resourcev1.PublishedPort{{HostPort: 8080, HostAddress: "127.0.0.1", Port: 80, Protocol: resourcev1.PortProtocol_PORT_PROTOCOL_UDP}},
 			Containers:     []*resourcev1.ContainerSpec{fullContainer(), fullHelper(), fullInit()},
 		}}}},
 		{Meta: meta(kindDisk), Kind: &resourcev1.Resource_Disk{Disk: &resourcev1.Disk{Spec: &resourcev1.DiskSpec{Node: "node9"}}}},
@@ -189,7 +190,7 @@ var kept = []string{
 	"HostMount.host_path", "HostMount.path", "DeviceAccess.path", "Sysctl.name", "Sysctl.value", "HostEntry.address", "HostEntry.names",
 	"Ulimit.name", "ContainerPort.port", "HttpCheck.port", "TcpCheck.port", "GrpcCheck.port", "ExecAction.command",
 	"Probe.http", "Probe.tcp", "Probe.grpc", "Probe.exec",
-	"SecretReference.name", "SecretReference.key", "SecretMount.secret", "SecretMount.path", "SecretFile.key",
+	"SecretReference.name", "SecretReference.key", "SecretMount.secret", "SecretMount.path", "SecretFile.key", "PublishedPort.host_port", "PublishedPort.port",
 }
 
 // neverZero are the durations that have a lower bound.

@@ -63,7 +63,7 @@ func imagesOf(s *sandbox.Sandbox) string {
 	return strings.Join(images, ",")
 }
 
-var sandboxColumns = []string{"NAME", "UID", "NODE", "MANAGER", "PHASE", "READY", "ATTEMPT", "EXIT", "ADDRESS", "AGE", "IMAGE", "MESSAGE"}
+var sandboxColumns = []string{"NAME", "UID", "NODE", "MANAGER", "PHASE", "READY", "ATTEMPT", "EXIT", "ADDRESS", "PORTS", "AGE", "IMAGE", "MESSAGE"}
 
 func sandboxRow(now time.Time, s *sandbox.Sandbox) output.Row {
 	attempt := ""
@@ -73,7 +73,7 @@ func sandboxRow(now time.Time, s *sandbox.Sandbox) output.Row {
 	return output.Row{
 		ID: s.UID, Message: s.Record,
 		Cells: []string{
-			s.Name, s.UID, s.Node, s.Manager, phaseOf(s), readyOf(s), attempt, exitOf(s), strings.Join(s.Status.GetAddresses(), ","),
+			s.Name, s.UID, s.Node, s.Manager, phaseOf(s), readyOf(s), attempt, exitOf(s), strings.Join(s.Status.GetAddresses(), ","), portsOf(s.Spec),
 			output.Age(now, timestamppb.New(s.CreatedAt)), imagesOf(s), s.Why(),
 		},
 	}

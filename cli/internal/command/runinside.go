@@ -100,6 +100,7 @@ type insideOptions struct {
 	hostname        string
 	hosts, groups   []string
 	sysctls, fields []string
+	published       []string
 	tty, stdin      bool
 	userNamespace   bool
 }
@@ -107,6 +108,7 @@ type insideOptions struct {
 func insideFlags(f *pflag.FlagSet, o *insideOptions) {
 	f.StringVar(&o.hostname, "hostname", "", "host `NAME` inside (default: the name of the sandbox)")
 	f.StringArrayVar(&o.hosts, "add-host", nil, "line of /etc/hosts, as `NAME:ADDRESS`")
+	f.StringArrayVarP(&o.published, "publish", "p", nil, "port of the node that leads to one of the sandbox, as `[ADDRESS:]HOSTPORT:PORT[/udp]`")
 	f.StringArrayVar(&o.groups, "group-add", nil, "further `GROUP` of the user: a number, or a name that the image knows")
 	f.StringArrayVar(&o.sysctls, "sysctl", nil, "parameter of the kernel in its namespaces, as `NAME=VALUE`")
 	f.StringArrayVar(&o.fields, "env-from", nil, "`NAME=FIELD` in the environment: name, uid, node, attempt, address, hostname or container")
@@ -119,6 +121,9 @@ func insideFlags(f *pflag.FlagSet, o *insideOptions) {
 func (o insideOptions) add(spec *resourcev1.SandboxSpec, c *resourcev1.ContainerSpec) error {
 	spec.Hostname, c.Groups, c.Tty, c.Stdin = o.hostname, o.groups, o.tty, o.stdin
 	spec.UserNamespace = o.userNamespace
+	if err := publishPorts(spec, o.published); err != nil {
+		return err
+	}
 	for _, text := range o.hosts {
 		name, address, ok := strings.Cut(text, ":")
 		if !ok || name == "" || address == "" {

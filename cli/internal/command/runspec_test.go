@@ -23,7 +23,7 @@ func TestRun_FlagsAreTheSpec(t *testing.T) {
 		"--oom-score-adj", "0", "--ulimit", "nofile=100:200", "--ulimit", "core=-1", "--tmpfs", "/tmp", "--tmpfs", "/mem:1MiB",
 		"--config-file", text+":/etc/a:0400", "--config-file", raw+":/etc/b", "--scratch", "work:/work", "--scratch", "work:/seen:ro",
 		"--host-path", "/srv/a:/a:ro", "--shm-size", "1MiB", "--hostname", "inside", "--add-host", "db:10.1.2.3", "--add-host", "six:[2001:db8::1]",
-		"--group-add", "audio", "--sysctl", "net.core.somaxconn=77", "--env-from", "ME=uid", "-t", "--stdin", "--user-namespace", "--security", "restricted",
+		"--group-add", "audio", "-p", "8080:80", "-p", "127.0.0.1:5353:53/udp", "-p", "0.0.0.0:81:81/tcp", "--sysctl", "net.core.somaxconn=77", "--env-from", "ME=uid", "-t", "--stdin", "--user-namespace", "--security", "restricted",
 		"--cap-drop", "all", "--read-only", "--run-as-non-root", "--device", "/dev/fuse:ro", "serve"), 0)
 	got := h.byName("web").GetSpec()
 	expected := &resourcev1.SandboxSpec{
@@ -33,6 +33,11 @@ func TestRun_FlagsAreTheSpec(t *testing.T) {
 		Hosts:          []*resourcev1.HostEntry{{Address: "10.1.2.3", Names: []string{"db"}}, {Address: "2001:db8::1", Names: []string{"six"}}},
 		Sysctls:        []*resourcev1.Sysctl{{Name: "net.core.somaxconn", Value: "77"}},
 		UserNamespace:  true,
+		PublishedPorts: []*resourcev1.PublishedPort{
+			{HostPort: 8080, Port: 80, Protocol: resourcev1.PortProtocol_PORT_PROTOCOL_TCP},
+			{HostPort: 5353, Port: 53, Protocol: resourcev1.PortProtocol_PORT_PROTOCOL_UDP, HostAddress: "127.0.0.1"},
+			{HostPort: 81, Port: 81, Protocol: resourcev1.PortProtocol_PORT_PROTOCOL_TCP},
+		},
 		Containers: []*resourcev1.ContainerSpec{{
 			Name: "main", Image: "serve", Groups: []string{"audio"}, Tty: true, Stdin: true, OomScoreAdjust: new(int32(0)),
 			Env: []*resourcev1.EnvironmentVariable{{Name: "ME", From: resourcev1.SandboxField_SANDBOX_FIELD_UID}},

@@ -71,7 +71,7 @@ func (n *Network) free(uid id.Sandbox) error {
 				return err
 			}
 		}
-		return errors.Join(tx.Delete(bucket, string(uid)), noteFreed(tx, addr, n.boot, now))
+		return errors.Join(tx.Delete(bucket, string(uid)), notePorts(tx, uid, nil), noteFreed(tx, addr, n.boot, now))
 	})
 	if err != nil {
 		return fmt.Errorf("free address of sandbox %s: %w", uid, err)
@@ -93,6 +93,7 @@ func (n *Network) forget(uid id.Sandbox) {
 	defer n.mu.Unlock()
 	addr := n.byUID[uid]
 	delete(n.byUID, uid)
+	delete(n.ports, uid)
 	if n.byAddr[addr] == uid {
 		delete(n.byAddr, addr)
 	}

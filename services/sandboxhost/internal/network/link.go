@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
@@ -72,6 +73,9 @@ func (n *Network) connect(uid id.Sandbox, addr netip.Addr) (err error) {
 	if err := netlink.LinkAdd(veth); err != nil {
 		return fmt.Errorf("make interface %s: %w", name, err)
 	}
+	if err := n.reflect(uid, veth); err != nil {
+		return err
+	}
 	if err := n.configure(ns, addr); err != nil {
 		return err
 	}
@@ -111,7 +115,19 @@ func (n *Network) rejoin(uid id.Sandbox, old netlink.Link, addr netip.Addr, brid
 	if err := netlink.LinkSetMasterByIndex(old, bridge); err != nil {
 		return false, fmt.Errorf("put interface %s on bridge %s: %w", old.Attrs().Name, n.cfg.Bridge, err)
 	}
-	return true, nil
+	return true, n.reflect(uid, old)
+}
+
+// reflect lets the bridge send packets back to whom they come from, for a sandbox that
+// reaches itself by a port of the node: with br_netfilter the bridge itself leads it there.
+func (n *Network) reflect(uid id.Sandbox, link netlink.Link) error {
+	if len(n.elementsOf(uid)) == 0 {
+		return nil
+	}
+	if err := netlink.LinkSetHairpin(link, true); err != nil {
+		return fmt.Errorf("let bridge %s send back to interface %s: %w", n.cfg.Bridge, link.Attrs().Name, err)
+	}
+	return nil
 }
 
 // configure sets address and default route within the namespace.
@@ -139,8 +155,10 @@ func (n *Network) configure(ns *os.File, addr netip.Addr) error {
 	return nil
 }
 
-// adopt compares the ledger with what the namespaces use, and makes it say that.
-func (n *Network) adopt(ctx context.Context) error {
+// adopt compares the ledger with what the namespaces use and what the kernel leads to
+// them, and makes it say that.
+func (n *Network) adopt(ctx context.Context, kernel []element) error {
+	written := n.published()
 	uids, err := n.pins.Sandboxes()
 	if err != nil {
 		return err
@@ -177,6 +195,14 @@ func (n *Network) adopt(ctx context.Context) error {
 	}
 	if err := n.rewrite(want); err != nil {
 		return err
+	}
+	if err := n.adoptPorts(want, kernel); err != nil {
+		return err
+	}
+	if !slices.Equal(n.published(), written) {
+		if err := n.writeTable(); err != nil {
+			return err
+		}
 	}
 	return n.sweep(want)
 }

@@ -42,7 +42,7 @@ func (n *Network) Mend(ctx context.Context) ([]id.Sandbox, error) {
 // broken says what is not as it should be, "" if nothing.
 func (n *Network) broken() (string, error) {
 	n.mu.Lock()
-	index, mtu, rules := n.bridge, n.mtu, n.rules
+	index, mtu := n.bridge, n.mtu
 	n.mu.Unlock()
 	bridge, err := netlink.LinkByName(n.cfg.Bridge)
 	if isGone(err) {
@@ -68,11 +68,32 @@ func (n *Network) broken() (string, error) {
 	if on, err := forwards(); err != nil || !on {
 		return "ip_forward was switched off", err
 	}
+	return n.rulesChanged()
+}
+
+// rulesChanged says whether the rules are not as they were made, or ports do not lead
+// where they should.
+func (n *Network) rulesChanged() (string, error) {
+	n.writing.Lock()
+	defer n.writing.Unlock()
+	n.mu.Lock()
+	rules := n.rules
+	n.mu.Unlock()
 	now, err := n.listRules()
-	if err != nil || now == rules {
+	if err != nil {
 		return "", err
 	}
-	return "the rules of table " + n.tableName() + " were changed", nil
+	if now != rules {
+		return "the rules of table " + n.tableName() + " were changed", nil
+	}
+	kernel, err := n.listPublished()
+	if err != nil {
+		return "", err
+	}
+	if want := n.published(); !slices.Equal(kernel, want) {
+		return fmt.Sprintf("%d published ports should be in table %s, and others are", len(want), n.tableName()), nil
+	}
+	return "", nil
 }
 
 // unattached lists the sandboxes with an address whose interface is not in place.
@@ -141,11 +162,14 @@ func (n *Network) listRules() (string, error) {
 
 // listSets shows the elements of our sets.
 func (n *Network) listSets(c *nftables.Conn, show func(key []byte, end bool)) error {
-	sets, err := c.GetSets(&nftables.Table{Name: n.tableName(), Family: nftables.TableFamilyIPv4})
+	sets, err := c.GetSets(n.table())
 	if err != nil {
 		return fmt.Errorf("list sets of table %s: %w", n.tableName(), err)
 	}
 	for _, set := range sets {
+		if isMap(set.Name) { // compared by itself: it changes all the time
+			continue
+		}
 		elements, err := c.GetSetElements(set)
 		if err != nil {
 			return fmt.Errorf("list set %s: %w", set.Name, err)

@@ -23,10 +23,6 @@ type harm struct {
 	do   func(n *node, t *testing.T, uid id.Sandbox) error
 }
 
-func table(n *node) *nftables.Table {
-	return &nftables.Table{Name: n.tableName(), Family: nftables.TableFamilyIPv4}
-}
-
 // inTable does something to the rules.
 func inTable(do func(*nftables.Conn, *nftables.Table) error) func(*node, *testing.T, id.Sandbox) error {
 	return func(n *node, _ *testing.T, _ id.Sandbox) error {
@@ -34,7 +30,7 @@ func inTable(do func(*nftables.Conn, *nftables.Table) error) func(*node, *testin
 		if err != nil {
 			return err
 		}
-		return errors.Join(do(c, table(n)), c.Flush())
+		return errors.Join(do(c, n.table()), c.Flush())
 	}
 }
 
@@ -131,7 +127,7 @@ func handles(t *testing.T, n *node) []uint64 {
 	}
 	var all []uint64
 	for _, name := range []string{"postrouting", "forward"} {
-		rules, err := c.GetRules(table(n), &nftables.Chain{Name: name, Table: table(n)})
+		rules, err := c.GetRules(n.table(), &nftables.Chain{Name: name, Table: n.table()})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -74,10 +74,13 @@ type Network struct {
 	now  func() time.Duration
 	boot string // id of the running kernel
 
+	writing sync.Mutex // held while the rules in the kernel are changed or compared
+
 	mu     sync.Mutex // guards what follows
 	ledger *journal.Journal
 	byUID  map[id.Sandbox]netip.Addr
 	byAddr map[netip.Addr]id.Sandbox
+	ports  map[id.Sandbox][]Port
 	last   netip.Addr                   // given out last; the next one is looked for behind it
 	freed  map[netip.Addr]time.Duration // since boot: not long ago, or not looked at since
 	mtu    int
@@ -93,6 +96,7 @@ func New(cfg Config, deps Deps) *Network {
 	return &Network{
 		cfg: cfg, log: deps.Log, pins: deps.Namespaces, now: deps.Now, boot: bootID(),
 		byUID: map[id.Sandbox]netip.Addr{}, byAddr: map[netip.Addr]id.Sandbox{}, freed: map[netip.Addr]time.Duration{},
+		ports: map[id.Sandbox][]Port{},
 	}
 }
 
@@ -105,10 +109,14 @@ func (n *Network) Open(ctx context.Context) error {
 	if err := n.Load(); err != nil {
 		return err
 	}
+	kernel, err := n.listPublished() // before the rules are made anew
+	if err != nil {
+		return err
+	}
 	if err := n.substrate(); err != nil {
 		return err
 	}
-	return n.adopt(ctx)
+	return n.adopt(ctx, kernel)
 }
 
 // Close closes the ledger. Interfaces, addresses and rules stay.
@@ -151,6 +159,9 @@ func (n *Network) Load() error {
 		if n.freed, err = loadFreed(tx, n.boot, n.now()); err != nil {
 			return err
 		}
+		if n.ports, err = loadPorts(tx); err != nil {
+			return err
+		}
 		return tx.ForEach(bucket, func(key string, v []byte) error {
 			uid, err := id.ParseSandbox(key)
 			if err != nil {
@@ -174,8 +185,9 @@ func (n *Network) Load() error {
 // Attach gives a sandbox its address, and its interface in the pinned network
 // namespace. Safe to repeat: an attachment that is whole is left alone, one that
 // is not is made anew with the same address. It returns fault.Exhausted if no
-// address is free.
-func (n *Network) Attach(ctx context.Context, uid id.Sandbox) (netip.Addr, error) {
+// address is free, and fault.Conflict if one of the ports of the node, of which each
+// leads to it from then on, cannot be had.
+func (n *Network) Attach(ctx context.Context, uid id.Sandbox, ports ...Port) (netip.Addr, error) {
 	if err := context.Cause(ctx); err != nil {
 		return netip.Addr{}, err
 	}
@@ -186,6 +198,12 @@ func (n *Network) Attach(ctx context.Context, uid id.Sandbox) (netip.Addr, error
 	whole, err := n.attached(uid)
 	if err != nil || whole {
 		return addr, err
+	}
+	if err := n.claimPorts(uid, ports); err != nil {
+		return netip.Addr{}, err
+	}
+	if err := n.publish(uid); err != nil {
+		return netip.Addr{}, err
 	}
 	if err := n.connect(uid, addr); err != nil {
 		return netip.Addr{}, fmt.Errorf("attach sandbox %s to the network: %w", uid, err)
@@ -225,9 +243,12 @@ func (n *Network) Sandboxes() []id.Sandbox {
 	return all
 }
 
-// Detach removes the interface of a sandbox and then frees its address. Its
-// processes must be gone. Safe to repeat.
+// Detach ends what leads to a sandbox, removes its interface and then frees its address
+// and its ports. Its processes must be gone. Safe to repeat.
 func (n *Network) Detach(uid id.Sandbox) error {
+	if err := n.unpublish(uid); err != nil {
+		return err
+	}
 	link, err := netlink.LinkByName(hostInterface(uid))
 	if err == nil {
 		err = netlink.LinkDel(link)

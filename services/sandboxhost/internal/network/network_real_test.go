@@ -238,8 +238,8 @@ func TestNetwork_RulesAreOneTable(t *testing.T) {
 		return tables, rules
 	}
 	for range 3 {
-		if tables, rules := count(); tables != 1 || rules != 2 {
-			t.Errorf("got %d tables with %d rules, want 1 with 2", tables, rules)
+		if tables, rules := count(); tables != 1 || rules != 4 {
+			t.Errorf("got %d tables with %d rules, want 1 with 4", tables, rules)
 		}
 		if err := n.applyRules(); err != nil {
 			t.Fatal(err)

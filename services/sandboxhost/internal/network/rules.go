@@ -7,8 +7,6 @@ import (
 	"strings"
 
 	"github.com/google/nftables"
-	"github.com/google/nftables/binaryutil"
-	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 )
 
@@ -24,20 +22,52 @@ func (n *Network) tableName() string {
 	return "staddle_" + clean
 }
 
+func (n *Network) table() *nftables.Table {
+	return &nftables.Table{Name: n.tableName(), Family: nftables.TableFamilyIPv4}
+}
+
+// writeTable replaces the whole table and remembers what it looks like.
+func (n *Network) writeTable() error {
+	n.writing.Lock()
+	defer n.writing.Unlock()
+	return n.writeTableLocked()
+}
+
+func (n *Network) writeTableLocked() error {
+	if err := n.applyRules(); err != nil {
+		return err
+	}
+	rules, err := n.listRules()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.rules = rules
+	return err
+}
+
 // applyRules replaces the whole table in one transaction of the kernel, so that
 // there is no moment without rules and repeating it adds nothing:
 //
 //	set sandboxes { type ipv4_addr; flags interval; elements = { <subnet> } }
-//	chain postrouting { from @sandboxes, to others, not over the bridge: masquerade }
-//	chain forward { new connections from elsewhere into the bridge: drop }
+//	map ports { type inet_proto . inet_service : ipv4_addr . inet_service }
+//	map ports_at { type ipv4_addr . inet_proto . inet_service : ipv4_addr . inet_service }
+//	chain guard { hook prerouting, before all else: from the bridge to loopback: drop }
+//	chain prerouting { to loopback, not over lo: return; to an address of the node: goto published }
+//	chain output { to an address of the node: goto published }
+//	chain published { dnat to what map ports_at says, or map ports }
+//	chain postrouting {
+//		from @sandboxes, to others, not over the bridge: masquerade
+//		over the bridge, led there, from @sandboxes: masquerade
+//		over the bridge, from loopback: masquerade
+//	}
+//	chain forward { new connections from elsewhere into the bridge that were not led there: drop }
 //
-// What is published to the outside gets its own rules before the drop.
+// A change of what is published changes elements of the maps and nothing else.
 func (n *Network) applyRules() error {
 	c, err := nftables.New()
 	if err != nil {
 		return fmt.Errorf("open nftables: %w", err)
 	}
-	table := &nftables.Table{Name: n.tableName(), Family: nftables.TableFamilyIPv4}
+	table := n.table()
 	c.AddTable(table) // so that the deletion finds one
 	c.DelTable(table)
 	table = c.AddTable(table)
@@ -45,20 +75,32 @@ func (n *Network) applyRules() error {
 	if err != nil {
 		return fmt.Errorf("make set of subnets: %w", err)
 	}
-	post := c.AddChain(&nftables.Chain{
-		Name: "postrouting", Table: table, Type: nftables.ChainTypeNAT,
-		Hooknum: nftables.ChainHookPostrouting, Priority: nftables.ChainPriorityNATSource,
-	})
-	c.AddRule(&nftables.Rule{Table: table, Chain: post, Exprs: n.masquerade(set)})
-	forward := c.AddChain(&nftables.Chain{
-		Name: "forward", Table: table, Type: nftables.ChainTypeFilter,
-		Hooknum: nftables.ChainHookForward, Priority: nftables.ChainPriorityFilter,
-	})
-	c.AddRule(&nftables.Rule{Table: table, Chain: forward, Exprs: n.dropStrangers()})
+	maps, err := n.addPortMaps(c, table)
+	if err != nil {
+		return fmt.Errorf("make maps of ports: %w", err)
+	}
+	for _, chain := range n.chains(set, maps) {
+		made := c.AddChain(&nftables.Chain{Name: chain.name, Table: table, Type: chain.kind, Hooknum: chain.hook, Priority: chain.priority})
+		for _, exprs := range chain.rules {
+			c.AddRule(&nftables.Rule{Table: table, Chain: made, Exprs: exprs})
+		}
+	}
 	if err := c.Flush(); err != nil {
 		return fmt.Errorf("apply rules of table %s: %w", n.tableName(), err)
 	}
 	return nil
+}
+
+// addPortMaps adds the maps with all that is published.
+func (n *Network) addPortMaps(c *nftables.Conn, table *nftables.Table) (map[string]*nftables.Set, error) {
+	maps, elements := map[string]*nftables.Set{}, byMap(n.published())
+	for _, name := range []string{mapPorts, mapPortsAt} {
+		maps[name] = portMap(table, name)
+		if err := c.AddSet(maps[name], elements[name]); err != nil {
+			return nil, err
+		}
+	}
+	return maps, nil
 }
 
 func (n *Network) addSubnetSet(c *nftables.Conn, table *nftables.Table) (*nftables.Set, error) {
@@ -73,47 +115,13 @@ func (n *Network) addSubnetSet(c *nftables.Conn, table *nftables.Table) (*nftabl
 	})
 }
 
-// masquerade: packets of sandboxes that leave the node carry its address.
-func (n *Network) masquerade(set *nftables.Set) []expr.Any {
-	const sourceAt, destinationAt, size = 12, 16, 4 // in the IPv4 header
-	return []expr.Any{
-		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: sourceAt, Len: size},
-		&expr.Lookup{SourceRegister: 1, SetName: set.Name, SetID: set.ID},
-		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: destinationAt, Len: size},
-		&expr.Lookup{SourceRegister: 1, SetName: set.Name, SetID: set.ID, Invert: true},
-		&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: 1},
-		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: interfaceName(n.cfg.Bridge)},
-		&expr.Masq{},
-	}
-}
-
-// dropStrangers: a connection into the bridge that was not opened from it, and
-// does not come from this node itself, is dropped.
-func (n *Network) dropStrangers() []expr.Any {
-	const word = 4
-	known := expr.CtStateBitESTABLISHED | expr.CtStateBitRELATED
-	return []expr.Any{
-		&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: 1},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: interfaceName(n.cfg.Bridge)},
-		&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1},
-		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: interfaceName(n.cfg.Bridge)},
-		&expr.Ct{Key: expr.CtKeySTATE, Register: 1},
-		&expr.Bitwise{
-			SourceRegister: 1, DestRegister: 1, Len: word,
-			Mask: binaryutil.NativeEndian.PutUint32(known), Xor: binaryutil.NativeEndian.PutUint32(0),
-		},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(0)},
-		&expr.Verdict{Kind: expr.VerdictDrop},
-	}
-}
-
 // removeRules removes the table; one that is not there is none to remove.
 func (n *Network) removeRules() error {
 	c, err := nftables.New()
 	if err != nil {
 		return fmt.Errorf("open nftables: %w", err)
 	}
-	c.DelTable(&nftables.Table{Name: n.tableName(), Family: nftables.TableFamilyIPv4})
+	c.DelTable(n.table())
 	if err := c.Flush(); err != nil && !errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("remove table %s: %w", n.tableName(), err)
 	}
@@ -127,11 +135,4 @@ func lastOf(subnet netip.Prefix) netip.Addr {
 		b[bit/8] |= 1 << (7 - bit%8)
 	}
 	return netip.AddrFrom4(b)
-}
-
-// interfaceName is a name as nftables compares it: with its end.
-func interfaceName(name string) []byte {
-	b := make([]byte, unix.IFNAMSIZ)
-	copy(b, name)
-	return b
 }

@@ -9,11 +9,13 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"staddle.internal/kit/fault"
+	"staddle.internal/kit/logging"
 )
 
 // defaultMTU is used on a node without a default route.
@@ -35,14 +37,10 @@ func (n *Network) substrate() error {
 	if err := forwarding(); err != nil {
 		return err
 	}
-	if err := n.applyRules(); err != nil {
-		return err
+	if err := n.routeLoopback(); err != nil {
+		n.log.Warn("published ports are not reached at loopback", logging.Err(err))
 	}
-	rules, err := n.listRules()
-	n.mu.Lock()
-	n.rules = rules
-	n.mu.Unlock()
-	return err
+	return n.writeTable()
 }
 
 // Teardown removes the rules and the bridge, with whatever hangs on it. It is for
@@ -203,6 +201,19 @@ func forwarding() error {
 	}
 	if err := os.WriteFile(forwardFile, []byte("1"), 0); err != nil {
 		return fmt.Errorf("switch on ip_forward: %w", err)
+	}
+	return nil
+}
+
+// routeLoopback lets answers of sandboxes to programs on the node's loopback pass. The
+// rules drop whatever else comes from the bridge for a loopback address.
+func (n *Network) routeLoopback() error {
+	path := filepath.Join("/proc/sys/net/ipv4/conf", n.cfg.Bridge, "route_localnet")
+	if have, err := os.ReadFile(path); err != nil || len(have) > 0 && have[0] == '1' {
+		return err
+	}
+	if err := os.WriteFile(path, []byte("1"), 0); err != nil {
+		return fmt.Errorf("switch on route_localnet of bridge %s: %w", n.cfg.Bridge, err)
 	}
 	return nil
 }

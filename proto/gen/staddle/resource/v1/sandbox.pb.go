@@ -441,6 +441,11 @@ type SandboxSpec struct {
 	ShmSizeBytes *int64 `protobuf:"varint,13,opt,name=shm_size_bytes,json=shmSizeBytes,proto3,oneof" json:"shm_size_bytes,omitempty"`
 	// Parameters of the kernel in its namespaces; at most 32 with different names.
 	Sysctls []*Sysctl `protobuf:"bytes,14,rep,name=sysctls,proto3" json:"sysctls,omitempty"`
+	// Ports of the node that lead to the sandbox; at most 64. Not with the node's own
+	// network. While another sandbox has one of them, a program of the node listens
+	// there, or the node does not have the address, the sandbox waits in PREPARING
+	// (RETRYING) and asks again; the message says who has it.
+	PublishedPorts []*PublishedPort `protobuf:"bytes,15,rep,name=published_ports,json=publishedPorts,proto3" json:"published_ports,omitempty"`
 	// True gives its containers a user namespace in common: the ids 0 to 65535 inside
 	// are ids of the node that nobody else has, so that root inside is nobody on the
 	// node. What it mounts shows the same owners as without. Not with the node's own
@@ -571,6 +576,13 @@ func (x *SandboxSpec) GetShmSizeBytes() int64 {
 func (x *SandboxSpec) GetSysctls() []*Sysctl {
 	if x != nil {
 		return x.Sysctls
+	}
+	return nil
+}
+
+func (x *SandboxSpec) GetPublishedPorts() []*PublishedPort {
+	if x != nil {
+		return x.PublishedPorts
 	}
 	return nil
 }
@@ -1874,7 +1886,7 @@ const file_staddle_resource_v1_sandbox_proto_rawDesc = "" +
 	"\aSandbox\x124\n" +
 	"\x04spec\x18\x01 \x01(\v2 .staddle.resource.v1.SandboxSpecR\x04spec\x12C\n" +
 	"\tplacement\x18\x02 \x01(\v2%.staddle.resource.v1.SandboxPlacementR\tplacement\x12:\n" +
-	"\x06status\x18\x03 \x01(\v2\".staddle.resource.v1.SandboxStatusR\x06status\"\x86\x0f\n" +
+	"\x06status\x18\x03 \x01(\v2\".staddle.resource.v1.SandboxStatusR\x06status\"\xd3\x13\n" +
 	"\vSandboxSpec\x12G\n" +
 	"\adesired\x18\x01 \x01(\x0e2!.staddle.resource.v1.DesiredStateB\n" +
 	"\xbaH\a\x82\x01\x04\x10\x01 \x00R\adesired\x12\xa9\x02\n" +
@@ -1899,13 +1911,16 @@ const file_staddle_resource_v1_sandbox_proto_rawDesc = "" +
 	"\x0eshm_size_bytes\x18\r \x01(\x03B\x0f\xbaH\f\"\n" +
 	"\x18\x80\x80\x80\x80\x80 (\x80 H\x00R\fshmSizeBytes\x88\x01\x01\x12\xaa\x01\n" +
 	"\asysctls\x18\x0e \x03(\v2\x1b.staddle.resource.v1.SysctlBs\xbaHp\xba\x01h\n" +
-	"\x14sysctls.unique_names\x122names of sysctls must be unique within the sandbox\x1a\x1cthis.map(s, s.name).unique()\x92\x01\x02\x10 R\asysctls\x12%\n" +
+	"\x14sysctls.unique_names\x122names of sysctls must be unique within the sandbox\x1a\x1cthis.map(s, s.name).unique()\x92\x01\x02\x10 R\asysctls\x12\xa2\x03\n" +
+	"\x0fpublished_ports\x18\x0f \x03(\v2\".staddle.resource.v1.PublishedPortB\xd4\x02\xbaH\xd0\x02\xba\x01\xc7\x02\n" +
+	"\x16published_ports.unique\x12ga port of the node is published once per protocol and address, and not beside the same on all addresses\x1a\xc3\x01this.all(a, this.filter(b, a.host_port == b.host_port && (a.protocol == 2) == (b.protocol == 2) && (a.host_address == b.host_address || a.host_address == '' || b.host_address == '')).size() == 1)\x92\x01\x02\x10@R\x0epublishedPorts\x12%\n" +
 	"\x0euser_namespace\x18\x14 \x01(\bR\ruserNamespace\x1a?\n" +
 	"\x11NodeSelectorEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01:\xd2\x02\xbaH\xce\x02\x1a\xb5\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01:\xfa\x03\xbaH\xf6\x03\x1a\xb5\x01\n" +
 	"\x15scratch.known_volumes\x12>containers may only mount scratch volumes that the sandbox has\x1a\\this.containers.all(c, c.scratch.all(m, this.scratch_volumes.exists(v, v.name == m.volume)))\x1a\x93\x01\n" +
-	"\x1auser_namespace.own_network\x12Ha sandbox with a user namespace has a network of its own, not the node's\x1a+!(this.user_namespace && this.network == 2)B\x11\n" +
+	"\x1auser_namespace.own_network\x12Ha sandbox with a user namespace has a network of its own, not the node's\x1a+!(this.user_namespace && this.network == 2)\x1a\xa5\x01\n" +
+	"\x1bpublished_ports.own_network\x12Pa sandbox with the node's own network has the node's ports already; publish none\x1a4this.network != 2 || size(this.published_ports) == 0B\x11\n" +
 	"\x0f_shm_size_bytes\"_\n" +
 	"\x10DisconnectPolicy\x12K\n" +
 	"\n" +
@@ -2127,19 +2142,20 @@ var file_staddle_resource_v1_sandbox_proto_goTypes = []any{
 	(*RestartBackoff)(nil),        // 21: staddle.resource.v1.RestartBackoff
 	(*ScratchVolume)(nil),         // 22: staddle.resource.v1.ScratchVolume
 	(*Sysctl)(nil),                // 23: staddle.resource.v1.Sysctl
-	(*ExecAction)(nil),            // 24: staddle.resource.v1.ExecAction
-	(PullPolicy)(0),               // 25: staddle.resource.v1.PullPolicy
-	(*Probe)(nil),                 // 26: staddle.resource.v1.Probe
-	(*ContainerPort)(nil),         // 27: staddle.resource.v1.ContainerPort
-	(*TmpfsMount)(nil),            // 28: staddle.resource.v1.TmpfsMount
-	(*ConfigFile)(nil),            // 29: staddle.resource.v1.ConfigFile
-	(*ScratchMount)(nil),          // 30: staddle.resource.v1.ScratchMount
-	(*HostMount)(nil),             // 31: staddle.resource.v1.HostMount
-	(*SecuritySpec)(nil),          // 32: staddle.resource.v1.SecuritySpec
-	(*SecretMount)(nil),           // 33: staddle.resource.v1.SecretMount
-	(*SecretReference)(nil),       // 34: staddle.resource.v1.SecretReference
-	(*timestamppb.Timestamp)(nil), // 35: google.protobuf.Timestamp
-	(*Condition)(nil),             // 36: staddle.resource.v1.Condition
+	(*PublishedPort)(nil),         // 24: staddle.resource.v1.PublishedPort
+	(*ExecAction)(nil),            // 25: staddle.resource.v1.ExecAction
+	(PullPolicy)(0),               // 26: staddle.resource.v1.PullPolicy
+	(*Probe)(nil),                 // 27: staddle.resource.v1.Probe
+	(*ContainerPort)(nil),         // 28: staddle.resource.v1.ContainerPort
+	(*TmpfsMount)(nil),            // 29: staddle.resource.v1.TmpfsMount
+	(*ConfigFile)(nil),            // 30: staddle.resource.v1.ConfigFile
+	(*ScratchMount)(nil),          // 31: staddle.resource.v1.ScratchMount
+	(*HostMount)(nil),             // 32: staddle.resource.v1.HostMount
+	(*SecuritySpec)(nil),          // 33: staddle.resource.v1.SecuritySpec
+	(*SecretMount)(nil),           // 34: staddle.resource.v1.SecretMount
+	(*SecretReference)(nil),       // 35: staddle.resource.v1.SecretReference
+	(*timestamppb.Timestamp)(nil), // 36: google.protobuf.Timestamp
+	(*Condition)(nil),             // 37: staddle.resource.v1.Condition
 }
 var file_staddle_resource_v1_sandbox_proto_depIdxs = []int32{
 	6,  // 0: staddle.resource.v1.Sandbox.spec:type_name -> staddle.resource.v1.SandboxSpec
@@ -2156,47 +2172,48 @@ var file_staddle_resource_v1_sandbox_proto_depIdxs = []int32{
 	9,  // 11: staddle.resource.v1.SandboxSpec.hosts:type_name -> staddle.resource.v1.HostEntry
 	22, // 12: staddle.resource.v1.SandboxSpec.scratch_volumes:type_name -> staddle.resource.v1.ScratchVolume
 	23, // 13: staddle.resource.v1.SandboxSpec.sysctls:type_name -> staddle.resource.v1.Sysctl
-	20, // 14: staddle.resource.v1.DisconnectPolicy.stop_after:type_name -> google.protobuf.Duration
-	11, // 15: staddle.resource.v1.ContainerSpec.env:type_name -> staddle.resource.v1.EnvironmentVariable
-	12, // 16: staddle.resource.v1.ContainerSpec.limits:type_name -> staddle.resource.v1.ResourceLimits
-	13, // 17: staddle.resource.v1.ContainerSpec.disks:type_name -> staddle.resource.v1.DiskMount
-	20, // 18: staddle.resource.v1.ContainerSpec.termination_grace_period:type_name -> google.protobuf.Duration
-	24, // 19: staddle.resource.v1.ContainerSpec.pre_stop:type_name -> staddle.resource.v1.ExecAction
-	25, // 20: staddle.resource.v1.ContainerSpec.pull_policy:type_name -> staddle.resource.v1.PullPolicy
-	26, // 21: staddle.resource.v1.ContainerSpec.startup_probe:type_name -> staddle.resource.v1.Probe
-	26, // 22: staddle.resource.v1.ContainerSpec.liveness_probe:type_name -> staddle.resource.v1.Probe
-	26, // 23: staddle.resource.v1.ContainerSpec.readiness_probe:type_name -> staddle.resource.v1.Probe
-	27, // 24: staddle.resource.v1.ContainerSpec.ports:type_name -> staddle.resource.v1.ContainerPort
-	28, // 25: staddle.resource.v1.ContainerSpec.tmpfs:type_name -> staddle.resource.v1.TmpfsMount
-	29, // 26: staddle.resource.v1.ContainerSpec.files:type_name -> staddle.resource.v1.ConfigFile
-	30, // 27: staddle.resource.v1.ContainerSpec.scratch:type_name -> staddle.resource.v1.ScratchMount
-	31, // 28: staddle.resource.v1.ContainerSpec.host_mounts:type_name -> staddle.resource.v1.HostMount
-	10, // 29: staddle.resource.v1.ContainerSpec.ulimits:type_name -> staddle.resource.v1.Ulimit
-	32, // 30: staddle.resource.v1.ContainerSpec.security:type_name -> staddle.resource.v1.SecuritySpec
-	33, // 31: staddle.resource.v1.ContainerSpec.secrets:type_name -> staddle.resource.v1.SecretMount
-	34, // 32: staddle.resource.v1.EnvironmentVariable.secret:type_name -> staddle.resource.v1.SecretReference
-	3,  // 33: staddle.resource.v1.EnvironmentVariable.from:type_name -> staddle.resource.v1.SandboxField
-	35, // 34: staddle.resource.v1.SandboxPlacement.placed_at:type_name -> google.protobuf.Timestamp
-	4,  // 35: staddle.resource.v1.SandboxStatus.phase:type_name -> staddle.resource.v1.SandboxPhase
-	35, // 36: staddle.resource.v1.SandboxStatus.phase_at:type_name -> google.protobuf.Timestamp
-	17, // 37: staddle.resource.v1.SandboxStatus.containers:type_name -> staddle.resource.v1.ContainerStatus
-	18, // 38: staddle.resource.v1.SandboxStatus.exits:type_name -> staddle.resource.v1.ContainerExit
-	35, // 39: staddle.resource.v1.SandboxStatus.next_at:type_name -> google.protobuf.Timestamp
-	35, // 40: staddle.resource.v1.SandboxStatus.torn_down_at:type_name -> google.protobuf.Timestamp
-	16, // 41: staddle.resource.v1.SandboxStatus.phase_times:type_name -> staddle.resource.v1.PhaseTime
-	36, // 42: staddle.resource.v1.SandboxStatus.conditions:type_name -> staddle.resource.v1.Condition
-	4,  // 43: staddle.resource.v1.PhaseTime.phase:type_name -> staddle.resource.v1.SandboxPhase
-	35, // 44: staddle.resource.v1.PhaseTime.entered_at:type_name -> google.protobuf.Timestamp
-	35, // 45: staddle.resource.v1.ContainerStatus.started_at:type_name -> google.protobuf.Timestamp
-	18, // 46: staddle.resource.v1.ContainerStatus.exit:type_name -> staddle.resource.v1.ContainerExit
-	12, // 47: staddle.resource.v1.ContainerStatus.limits:type_name -> staddle.resource.v1.ResourceLimits
-	36, // 48: staddle.resource.v1.ContainerStatus.conditions:type_name -> staddle.resource.v1.Condition
-	35, // 49: staddle.resource.v1.ContainerExit.exited_at:type_name -> google.protobuf.Timestamp
-	50, // [50:50] is the sub-list for method output_type
-	50, // [50:50] is the sub-list for method input_type
-	50, // [50:50] is the sub-list for extension type_name
-	50, // [50:50] is the sub-list for extension extendee
-	0,  // [0:50] is the sub-list for field type_name
+	24, // 14: staddle.resource.v1.SandboxSpec.published_ports:type_name -> staddle.resource.v1.PublishedPort
+	20, // 15: staddle.resource.v1.DisconnectPolicy.stop_after:type_name -> google.protobuf.Duration
+	11, // 16: staddle.resource.v1.ContainerSpec.env:type_name -> staddle.resource.v1.EnvironmentVariable
+	12, // 17: staddle.resource.v1.ContainerSpec.limits:type_name -> staddle.resource.v1.ResourceLimits
+	13, // 18: staddle.resource.v1.ContainerSpec.disks:type_name -> staddle.resource.v1.DiskMount
+	20, // 19: staddle.resource.v1.ContainerSpec.termination_grace_period:type_name -> google.protobuf.Duration
+	25, // 20: staddle.resource.v1.ContainerSpec.pre_stop:type_name -> staddle.resource.v1.ExecAction
+	26, // 21: staddle.resource.v1.ContainerSpec.pull_policy:type_name -> staddle.resource.v1.PullPolicy
+	27, // 22: staddle.resource.v1.ContainerSpec.startup_probe:type_name -> staddle.resource.v1.Probe
+	27, // 23: staddle.resource.v1.ContainerSpec.liveness_probe:type_name -> staddle.resource.v1.Probe
+	27, // 24: staddle.resource.v1.ContainerSpec.readiness_probe:type_name -> staddle.resource.v1.Probe
+	28, // 25: staddle.resource.v1.ContainerSpec.ports:type_name -> staddle.resource.v1.ContainerPort
+	29, // 26: staddle.resource.v1.ContainerSpec.tmpfs:type_name -> staddle.resource.v1.TmpfsMount
+	30, // 27: staddle.resource.v1.ContainerSpec.files:type_name -> staddle.resource.v1.ConfigFile
+	31, // 28: staddle.resource.v1.ContainerSpec.scratch:type_name -> staddle.resource.v1.ScratchMount
+	32, // 29: staddle.resource.v1.ContainerSpec.host_mounts:type_name -> staddle.resource.v1.HostMount
+	10, // 30: staddle.resource.v1.ContainerSpec.ulimits:type_name -> staddle.resource.v1.Ulimit
+	33, // 31: staddle.resource.v1.ContainerSpec.security:type_name -> staddle.resource.v1.SecuritySpec
+	34, // 32: staddle.resource.v1.ContainerSpec.secrets:type_name -> staddle.resource.v1.SecretMount
+	35, // 33: staddle.resource.v1.EnvironmentVariable.secret:type_name -> staddle.resource.v1.SecretReference
+	3,  // 34: staddle.resource.v1.EnvironmentVariable.from:type_name -> staddle.resource.v1.SandboxField
+	36, // 35: staddle.resource.v1.SandboxPlacement.placed_at:type_name -> google.protobuf.Timestamp
+	4,  // 36: staddle.resource.v1.SandboxStatus.phase:type_name -> staddle.resource.v1.SandboxPhase
+	36, // 37: staddle.resource.v1.SandboxStatus.phase_at:type_name -> google.protobuf.Timestamp
+	17, // 38: staddle.resource.v1.SandboxStatus.containers:type_name -> staddle.resource.v1.ContainerStatus
+	18, // 39: staddle.resource.v1.SandboxStatus.exits:type_name -> staddle.resource.v1.ContainerExit
+	36, // 40: staddle.resource.v1.SandboxStatus.next_at:type_name -> google.protobuf.Timestamp
+	36, // 41: staddle.resource.v1.SandboxStatus.torn_down_at:type_name -> google.protobuf.Timestamp
+	16, // 42: staddle.resource.v1.SandboxStatus.phase_times:type_name -> staddle.resource.v1.PhaseTime
+	37, // 43: staddle.resource.v1.SandboxStatus.conditions:type_name -> staddle.resource.v1.Condition
+	4,  // 44: staddle.resource.v1.PhaseTime.phase:type_name -> staddle.resource.v1.SandboxPhase
+	36, // 45: staddle.resource.v1.PhaseTime.entered_at:type_name -> google.protobuf.Timestamp
+	36, // 46: staddle.resource.v1.ContainerStatus.started_at:type_name -> google.protobuf.Timestamp
+	18, // 47: staddle.resource.v1.ContainerStatus.exit:type_name -> staddle.resource.v1.ContainerExit
+	12, // 48: staddle.resource.v1.ContainerStatus.limits:type_name -> staddle.resource.v1.ResourceLimits
+	37, // 49: staddle.resource.v1.ContainerStatus.conditions:type_name -> staddle.resource.v1.Condition
+	36, // 50: staddle.resource.v1.ContainerExit.exited_at:type_name -> google.protobuf.Timestamp
+	51, // [51:51] is the sub-list for method output_type
+	51, // [51:51] is the sub-list for method input_type
+	51, // [51:51] is the sub-list for extension type_name
+	51, // [51:51] is the sub-list for extension extendee
+	0,  // [0:51] is the sub-list for field type_name
 }
 
 func init() { file_staddle_resource_v1_sandbox_proto_init() }

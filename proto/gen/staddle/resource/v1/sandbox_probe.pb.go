@@ -486,6 +486,82 @@ func (x *ContainerPort) GetName() string {
 	return ""
 }
 
+// PublishedPort leads from a port of the node to one of the sandbox. A connection from
+// outside the node shows its real source; one from a sandbox of the node, or to the node's
+// loopback, shows the gateway.
+type PublishedPort struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Port of the node, 1 to 65535.
+	HostPort uint32 `protobuf:"varint,1,opt,name=host_port,json=hostPort,proto3" json:"host_port,omitempty"`
+	// IPv4 address of the node at which it is reached, and nowhere else; 127.0.0.1 is for
+	// programs of the node alone. Empty means every address of the node.
+	HostAddress string `protobuf:"bytes,2,opt,name=host_address,json=hostAddress,proto3" json:"host_address,omitempty"`
+	// Port in the sandbox, 1 to 65535.
+	Port uint32 `protobuf:"varint,3,opt,name=port,proto3" json:"port,omitempty"`
+	// Protocol of both. Unset means TCP.
+	Protocol      PortProtocol `protobuf:"varint,4,opt,name=protocol,proto3,enum=staddle.resource.v1.PortProtocol" json:"protocol,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PublishedPort) Reset() {
+	*x = PublishedPort{}
+	mi := &file_staddle_resource_v1_sandbox_probe_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PublishedPort) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PublishedPort) ProtoMessage() {}
+
+func (x *PublishedPort) ProtoReflect() protoreflect.Message {
+	mi := &file_staddle_resource_v1_sandbox_probe_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PublishedPort.ProtoReflect.Descriptor instead.
+func (*PublishedPort) Descriptor() ([]byte, []int) {
+	return file_staddle_resource_v1_sandbox_probe_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *PublishedPort) GetHostPort() uint32 {
+	if x != nil {
+		return x.HostPort
+	}
+	return 0
+}
+
+func (x *PublishedPort) GetHostAddress() string {
+	if x != nil {
+		return x.HostAddress
+	}
+	return ""
+}
+
+func (x *PublishedPort) GetPort() uint32 {
+	if x != nil {
+		return x.Port
+	}
+	return 0
+}
+
+func (x *PublishedPort) GetProtocol() PortProtocol {
+	if x != nil {
+		return x.Protocol
+	}
+	return PortProtocol_PORT_PROTOCOL_UNSPECIFIED
+}
+
 var File_staddle_resource_v1_sandbox_probe_proto protoreflect.FileDescriptor
 
 const file_staddle_resource_v1_sandbox_probe_proto_rawDesc = "" +
@@ -516,7 +592,13 @@ const file_staddle_resource_v1_sandbox_probe_proto_rawDesc = "" +
 	"\rContainerPort\x12\x1f\n" +
 	"\x04port\x18\x01 \x01(\rB\v\xbaH\b*\x06\x18\xff\xff\x03(\x01R\x04port\x12G\n" +
 	"\bprotocol\x18\x02 \x01(\x0e2!.staddle.resource.v1.PortProtocolB\b\xbaH\x05\x82\x01\x02\x10\x01R\bprotocol\x12?\n" +
-	"\x04name\x18\x03 \x01(\tB+\xbaH(\xd8\x01\x01r#\x18 2\x1f^[a-z0-9]([-a-z0-9]*[a-z0-9])?$R\x04name*[\n" +
+	"\x04name\x18\x03 \x01(\tB+\xbaH(\xd8\x01\x01r#\x18 2\x1f^[a-z0-9]([-a-z0-9]*[a-z0-9])?$R\x04name\"\xd2\x01\n" +
+	"\rPublishedPort\x12(\n" +
+	"\thost_port\x18\x01 \x01(\rB\v\xbaH\b*\x06\x18\xff\xff\x03(\x01R\bhostPort\x12-\n" +
+	"\fhost_address\x18\x02 \x01(\tB\n" +
+	"\xbaH\a\xd8\x01\x01r\x02x\x01R\vhostAddress\x12\x1f\n" +
+	"\x04port\x18\x03 \x01(\rB\v\xbaH\b*\x06\x18\xff\xff\x03(\x01R\x04port\x12G\n" +
+	"\bprotocol\x18\x04 \x01(\x0e2!.staddle.resource.v1.PortProtocolB\b\xbaH\x05\x82\x01\x02\x10\x01R\bprotocol*[\n" +
 	"\fPortProtocol\x12\x1d\n" +
 	"\x19PORT_PROTOCOL_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11PORT_PROTOCOL_TCP\x10\x01\x12\x15\n" +
@@ -536,7 +618,7 @@ func file_staddle_resource_v1_sandbox_probe_proto_rawDescGZIP() []byte {
 }
 
 var file_staddle_resource_v1_sandbox_probe_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_staddle_resource_v1_sandbox_probe_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
+var file_staddle_resource_v1_sandbox_probe_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
 var file_staddle_resource_v1_sandbox_probe_proto_goTypes = []any{
 	(PortProtocol)(0),           // 0: staddle.resource.v1.PortProtocol
 	(*Probe)(nil),               // 1: staddle.resource.v1.Probe
@@ -544,23 +626,25 @@ var file_staddle_resource_v1_sandbox_probe_proto_goTypes = []any{
 	(*TcpCheck)(nil),            // 3: staddle.resource.v1.TcpCheck
 	(*GrpcCheck)(nil),           // 4: staddle.resource.v1.GrpcCheck
 	(*ContainerPort)(nil),       // 5: staddle.resource.v1.ContainerPort
-	(*ExecAction)(nil),          // 6: staddle.resource.v1.ExecAction
-	(*durationpb.Duration)(nil), // 7: google.protobuf.Duration
+	(*PublishedPort)(nil),       // 6: staddle.resource.v1.PublishedPort
+	(*ExecAction)(nil),          // 7: staddle.resource.v1.ExecAction
+	(*durationpb.Duration)(nil), // 8: google.protobuf.Duration
 }
 var file_staddle_resource_v1_sandbox_probe_proto_depIdxs = []int32{
 	2, // 0: staddle.resource.v1.Probe.http:type_name -> staddle.resource.v1.HttpCheck
 	3, // 1: staddle.resource.v1.Probe.tcp:type_name -> staddle.resource.v1.TcpCheck
 	4, // 2: staddle.resource.v1.Probe.grpc:type_name -> staddle.resource.v1.GrpcCheck
-	6, // 3: staddle.resource.v1.Probe.exec:type_name -> staddle.resource.v1.ExecAction
-	7, // 4: staddle.resource.v1.Probe.initial_delay:type_name -> google.protobuf.Duration
-	7, // 5: staddle.resource.v1.Probe.period:type_name -> google.protobuf.Duration
-	7, // 6: staddle.resource.v1.Probe.timeout:type_name -> google.protobuf.Duration
+	7, // 3: staddle.resource.v1.Probe.exec:type_name -> staddle.resource.v1.ExecAction
+	8, // 4: staddle.resource.v1.Probe.initial_delay:type_name -> google.protobuf.Duration
+	8, // 5: staddle.resource.v1.Probe.period:type_name -> google.protobuf.Duration
+	8, // 6: staddle.resource.v1.Probe.timeout:type_name -> google.protobuf.Duration
 	0, // 7: staddle.resource.v1.ContainerPort.protocol:type_name -> staddle.resource.v1.PortProtocol
-	8, // [8:8] is the sub-list for method output_type
-	8, // [8:8] is the sub-list for method input_type
-	8, // [8:8] is the sub-list for extension type_name
-	8, // [8:8] is the sub-list for extension extendee
-	0, // [0:8] is the sub-list for field type_name
+	0, // 8: staddle.resource.v1.PublishedPort.protocol:type_name -> staddle.resource.v1.PortProtocol
+	9, // [9:9] is the sub-list for method output_type
+	9, // [9:9] is the sub-list for method input_type
+	9, // [9:9] is the sub-list for extension type_name
+	9, // [9:9] is the sub-list for extension extendee
+	0, // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_staddle_resource_v1_sandbox_probe_proto_init() }
@@ -581,7 +665,7 @@ func file_staddle_resource_v1_sandbox_probe_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_staddle_resource_v1_sandbox_probe_proto_rawDesc), len(file_staddle_resource_v1_sandbox_probe_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   5,
+			NumMessages:   6,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

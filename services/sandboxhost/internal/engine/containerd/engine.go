@@ -21,6 +21,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -37,6 +38,7 @@ import (
 	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
 	"staddle.internal/services/sandboxhost/internal/cgroup"
 	"staddle.internal/services/sandboxhost/internal/engine"
+	"staddle.internal/services/sandboxhost/internal/hostport"
 	"staddle.internal/services/sandboxhost/internal/idrange"
 	"staddle.internal/services/sandboxhost/internal/image"
 	"staddle.internal/services/sandboxhost/internal/logs"
@@ -286,8 +288,24 @@ func (e *Engine) attach(ctx context.Context, uid id.Sandbox, a engine.Attempt) e
 	if err := e.cfg.Rules.Check(a.Wish.GetUid(), a.Wish.GetSpec()); err != nil {
 		return err
 	}
-	_, err := e.network.Attach(ctx, uid)
+	_, err := e.network.Attach(ctx, uid, ports(a.Wish.GetSpec())...)
 	return err
+}
+
+// ports are those of the node that lead to a sandbox.
+func ports(spec *resourcev1.SandboxSpec) []network.Port {
+	var all []network.Port
+	for _, p := range spec.GetPublishedPorts() {
+		port := network.Port{Protocol: hostport.TCP, Host: uint16(p.GetHostPort()), Inside: uint16(p.GetPort())}
+		if p.GetProtocol() == resourcev1.PortProtocol_PORT_PROTOCOL_UDP {
+			port.Protocol = hostport.UDP
+		}
+		if addr, err := netip.ParseAddr(p.GetHostAddress()); err == nil { // empty is every address
+			port.Address = addr
+		}
+		all = append(all, port)
+	}
+	return all
 }
 
 // Tasks is how many tasks all workloads have, and how many they may have; 0 for as many

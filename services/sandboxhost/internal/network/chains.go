@@ -1,0 +1,162 @@
+package network
+
+import (
+	"github.com/google/nftables"
+	"github.com/google/nftables/binaryutil"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+)
+
+// chain is one chain of our table with its rules; without a hook it is one that others go to.
+type chain struct {
+	name     string
+	kind     nftables.ChainType
+	hook     *nftables.ChainHook
+	priority *nftables.ChainPriority
+	rules    [][]expr.Any
+}
+
+// chains are all of the table. Those that others go to come first.
+func (n *Network) chains(sandboxes *nftables.Set, maps map[string]*nftables.Set) []chain {
+	toBridge, notBridge := n.over(expr.MetaKeyOIFNAME, expr.CmpOpEq), n.over(expr.MetaKeyOIFNAME, expr.CmpOpNeq)
+	return []chain{
+		{name: chainPublished, rules: [][]expr.Any{lead(maps[mapPortsAt]), lead(maps[mapPorts])}},
+		{
+			name: "guard", kind: nftables.ChainTypeFilter, hook: nftables.ChainHookPrerouting, priority: nftables.ChainPriorityRaw,
+			rules: [][]expr.Any{join(n.over(expr.MetaKeyIIFNAME, expr.CmpOpEq), loopback(destinationAt), verdict(expr.VerdictDrop))},
+		},
+		{
+			name: "prerouting", kind: nftables.ChainTypeNAT, hook: nftables.ChainHookPrerouting, priority: nftables.ChainPriorityNATDest,
+			rules: [][]expr.Any{
+				join(loopback(destinationAt), named(expr.MetaKeyIIFNAME, expr.CmpOpNeq, "lo"), verdict(expr.VerdictReturn)),
+				join(toTheNode(), goTo(chainPublished)),
+			},
+		},
+		{
+			name: "output", kind: nftables.ChainTypeNAT, hook: nftables.ChainHookOutput, priority: nftables.ChainPriorityNATDest,
+			rules: [][]expr.Any{join(toTheNode(), goTo(chainPublished))},
+		},
+		{
+			name: "postrouting", kind: nftables.ChainTypeNAT, hook: nftables.ChainHookPostrouting, priority: nftables.ChainPriorityNATSource,
+			rules: [][]expr.Any{
+				join(address(sourceAt, sandboxes, false), address(destinationAt, sandboxes, true), notBridge, masquerade()),
+				// The answer of a neighbour, or one's own, would not come back through the node.
+				join(toBridge, led(expr.CmpOpNeq), address(sourceAt, sandboxes, false), masquerade()),
+				join(toBridge, loopback(sourceAt), masquerade()),
+			},
+		},
+		{
+			name: "forward", kind: nftables.ChainTypeFilter, hook: nftables.ChainHookForward, priority: nftables.ChainPriorityFilter,
+			rules: [][]expr.Any{join(toBridge, n.over(expr.MetaKeyIIFNAME, expr.CmpOpNeq), unknown(), led(expr.CmpOpEq), verdict(expr.VerdictDrop))},
+		},
+	}
+}
+
+// chainPublished leads connections to sandboxes.
+const chainPublished = "published"
+
+// Places in the IPv4 header, in bytes.
+const (
+	sourceAt      = 12
+	destinationAt = 16
+)
+
+// Registers of 32 bits for what is looked up: the first of them, each word in the next.
+const firstWord = unix.NFT_REG32_00
+
+func join(parts ...[]expr.Any) []expr.Any {
+	var all []expr.Any
+	for _, p := range parts {
+		all = append(all, p...)
+	}
+	return all
+}
+
+func verdict(kind expr.VerdictKind) []expr.Any { return []expr.Any{&expr.Verdict{Kind: kind}} }
+
+func goTo(chain string) []expr.Any {
+	return []expr.Any{&expr.Verdict{Kind: expr.VerdictGoto, Chain: chain}}
+}
+
+func masquerade() []expr.Any { return []expr.Any{&expr.Masq{}} }
+
+// over demands that the packet comes or leaves over the bridge, or over another interface.
+func (n *Network) over(key expr.MetaKey, op expr.CmpOp) []expr.Any {
+	return named(key, op, n.cfg.Bridge)
+}
+
+func named(key expr.MetaKey, op expr.CmpOp, name string) []expr.Any {
+	return []expr.Any{
+		&expr.Meta{Key: key, Register: 1},
+		&expr.Cmp{Op: op, Register: 1, Data: interfaceName(name)},
+	}
+}
+
+// address demands that an address is in a set, or not.
+func address(at uint32, set *nftables.Set, not bool) []expr.Any {
+	return []expr.Any{
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: at, Len: word},
+		&expr.Lookup{SourceRegister: 1, SetName: set.Name, SetID: set.ID, Invert: not},
+	}
+}
+
+// loopback demands that an address begins with 127.
+func loopback(at uint32) []expr.Any {
+	return []expr.Any{
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: at, Len: 1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{127}},
+	}
+}
+
+// toTheNode demands that the destination is an address of the node.
+func toTheNode() []expr.Any {
+	return []expr.Any{
+		&expr.Fib{Register: 1, FlagDADDR: true, ResultADDRTYPE: true},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(unix.RTN_LOCAL)},
+	}
+}
+
+// lead sends a connection where a map says; without an entry nothing happens.
+func lead(ports *nftables.Set) []expr.Any {
+	var exprs []expr.Any
+	next := uint32(firstWord)
+	if ports.Name == mapPortsAt {
+		exprs = append(exprs, &expr.Payload{DestRegister: next, Base: expr.PayloadBaseNetworkHeader, Offset: destinationAt, Len: word})
+		next++
+	}
+	const portAt, portSize = 2, 2 // in the headers of TCP and UDP
+	return append(exprs,
+		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: next},
+		&expr.Payload{DestRegister: next + 1, Base: expr.PayloadBaseTransportHeader, Offset: portAt, Len: portSize},
+		&expr.Lookup{SourceRegister: firstWord, DestRegister: firstWord, IsDestRegSet: true, SetName: ports.Name, SetID: ports.ID},
+		&expr.NAT{Type: expr.NATTypeDestNAT, Family: unix.NFPROTO_IPV4, RegAddrMin: firstWord, RegProtoMin: firstWord + 1},
+	)
+}
+
+// led demands that a connection was led to where it goes (CmpOpNeq), or was not.
+func led(op expr.CmpOp) []expr.Any {
+	const destinationNAT = 1 << 5 // IPS_DST_NAT
+	return masked(expr.CtKeySTATUS, destinationNAT, op)
+}
+
+// unknown demands that a packet belongs to no connection that was let through.
+func unknown() []expr.Any {
+	return masked(expr.CtKeySTATE, expr.CtStateBitESTABLISHED|expr.CtStateBitRELATED, expr.CmpOpEq)
+}
+
+// masked compares bits of a connection with none.
+func masked(key expr.CtKey, bits uint32, op expr.CmpOp) []expr.Any {
+	none := binaryutil.NativeEndian.PutUint32(0)
+	return []expr.Any{
+		&expr.Ct{Key: key, Register: 1},
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: word, Mask: binaryutil.NativeEndian.PutUint32(bits), Xor: none},
+		&expr.Cmp{Op: op, Register: 1, Data: none},
+	}
+}
+
+// interfaceName is a name as nftables compares it: with its end.
+func interfaceName(name string) []byte {
+	b := make([]byte, unix.IFNAMSIZ)
+	copy(b, name)
+	return b
+}

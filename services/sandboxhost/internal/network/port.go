@@ -1,0 +1,216 @@
+package network
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+
+	"staddle.internal/kit/fault"
+	"staddle.internal/kit/id"
+	"staddle.internal/kit/journal"
+	"staddle.internal/services/sandboxhost/internal/hostport"
+)
+
+// bucketPorts has the published ports of each sandbox.
+const bucketPorts = "ports"
+
+// Reasons for which a port is not published.
+const (
+	reasonPortTaken      = "HOST_PORT_TAKEN"
+	reasonPortInUse      = "HOST_PORT_IN_USE"
+	reasonAddressMissing = "HOST_ADDRESS_MISSING"
+)
+
+// Port is a port of the node that leads to one of a sandbox.
+type Port struct {
+	// Protocol is hostport.TCP or hostport.UDP.
+	Protocol string `json:"protocol"`
+	// Host is the port of the node.
+	Host uint16 `json:"host"`
+	// Address of the node; the zero Addr is all of them.
+	Address netip.Addr `json:"address"`
+	// Inside is the port of the sandbox.
+	Inside uint16 `json:"inside"`
+}
+
+// String is the port as people write it.
+func (p Port) String() string {
+	if p.Address.IsValid() {
+		return fmt.Sprintf("%s %s", p.Protocol, netip.AddrPortFrom(p.Address, p.Host))
+	}
+	return fmt.Sprintf("%s %d", p.Protocol, p.Host)
+}
+
+// at is where a program would listen to be in the way.
+func (p Port) at() netip.AddrPort {
+	if !p.Address.IsValid() {
+		return netip.AddrPortFrom(netip.IPv4Unspecified(), p.Host)
+	}
+	return netip.AddrPortFrom(p.Address, p.Host)
+}
+
+// collides says whether two ports cannot both be published.
+func (p Port) collides(q Port) bool {
+	return p.Protocol == q.Protocol && p.Host == q.Host && (p.Address == q.Address || !p.Address.IsValid() || !q.Address.IsValid())
+}
+
+// claimed finds who has a port that one of the wanted collides with.
+func claimed(all map[id.Sandbox][]Port, uid id.Sandbox, wanted []Port) (id.Sandbox, Port, bool) {
+	for other, ports := range all {
+		if other == uid {
+			continue
+		}
+		for _, p := range wanted {
+			if slices.ContainsFunc(ports, p.collides) {
+				return other, p, true
+			}
+		}
+	}
+	return "", Port{}, false
+}
+
+// claimPorts gives a sandbox ports of the node, if nobody else has them. The claim is
+// durable before anything is led there.
+func (n *Network) claimPorts(uid id.Sandbox, ports []Port) error {
+	n.mu.Lock()
+	have, ledger := n.ports[uid], n.ledger
+	n.mu.Unlock()
+	if slices.Equal(have, ports) {
+		return nil // what it has already is not asked for again
+	}
+	if ledger == nil {
+		return fault.New(fault.Unavailable, "publish ports of sandbox %s: the network is not ready yet", uid)
+	}
+	if err := askPrograms(uid, ports); err != nil {
+		return err
+	}
+	n.mu.Lock()
+	if other, p, taken := claimed(n.ports, uid, ports); taken {
+		n.mu.Unlock()
+		return fault.WithReason(fault.New(fault.Conflict, "publish port %s of sandbox %s: sandbox %s has it", p, uid, other), reasonPortTaken)
+	}
+	n.ports[uid] = ports
+	n.mu.Unlock()
+	err := ledger.Update(func(tx journal.Tx) error { return notePorts(tx, uid, ports) })
+	if err != nil {
+		n.mu.Lock()
+		delete(n.ports, uid)
+		n.mu.Unlock()
+		return fmt.Errorf("publish ports of sandbox %s: %w", uid, err)
+	}
+	return nil
+}
+
+// askPrograms demands that no program of the node has one of the ports, and that the node
+// has the addresses.
+func askPrograms(uid id.Sandbox, ports []Port) error {
+	local, err := localAddresses()
+	if err != nil {
+		return err
+	}
+	for _, p := range ports {
+		if p.Address.IsValid() && !p.Address.IsLoopback() && !local[p.Address] {
+			return fault.WithReason(fault.New(fault.Conflict, "publish port %s of sandbox %s: this node has no such address", p, uid), reasonAddressMissing)
+		}
+		owner, err := hostport.Owner(p.Protocol, p.at())
+		if err != nil {
+			return fmt.Errorf("publish ports of sandbox %s: %w", uid, err)
+		}
+		if owner != "" {
+			return fault.WithReason(fault.New(fault.Conflict, "publish port %s of sandbox %s: it is in use by %s", p, uid, owner), reasonPortInUse)
+		}
+	}
+	return nil
+}
+
+// localAddresses are the IPv4 addresses of the node.
+func localAddresses() (map[netip.Addr]bool, error) {
+	addrs, err := netlink.AddrList(nil, netlink.FAMILY_V4)
+	if err != nil {
+		return nil, fmt.Errorf("list addresses of the node: %w", err)
+	}
+	local := map[netip.Addr]bool{}
+	for _, a := range addrs {
+		if addr, ok := netip.AddrFromSlice(a.IP.To4()); ok {
+			local[addr] = true
+		}
+	}
+	return local, nil
+}
+
+func notePorts(tx journal.Tx, uid id.Sandbox, ports []Port) error {
+	if len(ports) == 0 {
+		return tx.Delete(bucketPorts, string(uid))
+	}
+	raw, err := json.Marshal(ports)
+	if err != nil {
+		return err
+	}
+	return tx.Put(bucketPorts, string(uid), raw)
+}
+
+func loadPorts(tx journal.Tx) (map[id.Sandbox][]Port, error) {
+	all := map[id.Sandbox][]Port{}
+	err := tx.ForEach(bucketPorts, func(key string, v []byte) error {
+		uid, err := id.ParseSandbox(key)
+		if err != nil {
+			return fmt.Errorf("read ledger of ports: %w", err)
+		}
+		var ports []Port
+		if err := json.Unmarshal(v, &ports); err != nil {
+			return fmt.Errorf("read ledger of ports: sandbox %s: %w", uid, err)
+		}
+		all[uid] = ports
+		return nil
+	})
+	return all, err
+}
+
+// adoptPorts makes the ledger of ports be about the sandboxes that have an address, and
+// adds what leads to those of whom the ledger knows nothing: it was lost.
+func (n *Network) adoptPorts(want found, kernel []element) error {
+	n.mu.Lock()
+	have, ledger := n.ports, n.ledger
+	n.mu.Unlock()
+	ports := map[id.Sandbox][]Port{}
+	for uid, noted := range have {
+		if _, keep := want[uid]; keep {
+			ports[uid] = noted
+		}
+	}
+	owner := map[netip.Addr]id.Sandbox{}
+	for uid, addr := range want {
+		owner[addr] = uid
+	}
+	lost := map[id.Sandbox][]Port{}
+	for _, e := range kernel {
+		uid, ok := owner[e.to]
+		if _, noted := ports[uid]; ok && !noted {
+			lost[uid] = append(lost[uid], e.port)
+		}
+	}
+	err := ledger.Update(func(tx journal.Tx) error {
+		var errs []error
+		for uid := range have {
+			if _, keep := ports[uid]; !keep {
+				errs = append(errs, notePorts(tx, uid, nil))
+			}
+		}
+		for uid, found := range lost {
+			ports[uid] = found
+			errs = append(errs, notePorts(tx, uid, found))
+		}
+		return errors.Join(errs...)
+	})
+	if err != nil {
+		return fmt.Errorf("rewrite ledger of ports: %w", err)
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.ports = ports
+	return nil
+}

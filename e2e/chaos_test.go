@@ -3,7 +3,6 @@ package e2e
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -29,10 +28,10 @@ func TestNode_LIF2_NothingLeaksUnderKills(t *testing.T) {
 	}
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
+	k := newKiller(b, nil, seed, []string{"sandboxhost", "sandboxhost", "sandboxhost", "containerd"})
 	ctx, stop := context.WithCancel(t.Context())
-	var killer sync.WaitGroup
-	killer.Go(func() { killNow(ctx, b, random) })
+	var kills sync.WaitGroup
+	kills.Go(func() { k.run(ctx) })
 	var work sync.WaitGroup
 	slots := make(chan struct{}, 4)
 	for i := range cycles {
@@ -40,37 +39,19 @@ func TestNode_LIF2_NothingLeaksUnderKills(t *testing.T) {
 		work.Go(func() {
 			defer func() { <-slots }()
 			comeAndGo(t, b, i)
+			k.finished()
 		})
 	}
 	work.Wait()
 	stop()
-	killer.Wait()
+	kills.Wait()
+	t.Logf("%d kills: %v", len(k.killed), k.killed)
 	b.WaitReady()
 	settled(t, b)
 	bed.Eventually(t, time.Minute, "containerd holds what it did before", func(ctx context.Context) (bool, string) {
 		after, err := b.Containerd(ctx)
 		return err == nil && slices.Equal(after, before), fmt.Sprintf("%v: before %v, now %v", err, before, after)
 	})
-}
-
-// killNow kills sandboxhost or containerd again and again at random moments, until
-// ctx ends. Before each kill all are ready, so that the others get on.
-func killNow(ctx context.Context, b *bed.Bed, random *rand.Rand) {
-	for {
-		b.WaitComponents()
-		timer := time.NewTimer(time.Duration(random.IntN(1000)) * time.Millisecond)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return
-		}
-		victim := "sandboxhost"
-		if random.IntN(4) == 0 {
-			victim = "containerd"
-		}
-		b.Kill(victim)
-	}
 }
 
 // comeAndGo makes one sandbox and removes it, each asked until it is accepted.

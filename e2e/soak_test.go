@@ -24,8 +24,8 @@ var (
 // soakAtOnce is how many sandboxes come and go at a time.
 const soakAtOnce = 4
 
-// soakCredit is how many kills may come before a sandbox has come and gone.
-const soakCredit = 8
+// killCredit is how many kills may come before a sandbox has come and gone.
+const killCredit = 8
 
 // soakVictims are the processes that are killed: all there are. The supervisor takes
 // all others with it.
@@ -45,10 +45,7 @@ func TestSoak_LIF2_NothingLeaks(t *testing.T) {
 	}
 	t.Logf("seed %d, %d cycles", seed, *soakCycles)
 	b, supervisor := machine(t, bed.Options{Supervisor: "  backoff: {initial: 20ms, cap: 200ms}"})
-	k := &killer{b: b, supervisor: supervisor, random: rand.New(rand.NewPCG(seed, 0)), turns: make(chan struct{}, soakCredit)}
-	for range soakCredit {
-		k.turns <- struct{}{}
-	}
+	k := newKiller(b, supervisor, seed, soakVictims)
 	comeAndGo(t, b, -2)  // the first one leaves what is kept for the others
 	k.kill("supervisor") // so that before and after are both of processes that found something
 	b.WaitReady()
@@ -84,9 +81,20 @@ func TestSoak_LIF2_NothingLeaks(t *testing.T) {
 type killer struct {
 	b          *bed.Bed
 	supervisor *os.Process
+	victims    []string
 	random     *rand.Rand
 	killed     []string
 	turns      chan struct{} // a kill takes one, a sandbox that has gone gives some back
+}
+
+// newKiller returns one that chooses by a seed among victims. The supervisor is needed
+// only if it is one of them.
+func newKiller(b *bed.Bed, supervisor *os.Process, seed uint64, victims []string) *killer {
+	k := &killer{b: b, supervisor: supervisor, victims: victims, random: rand.New(rand.NewPCG(seed, 0)), turns: make(chan struct{}, killCredit)}
+	for range killCredit {
+		k.turns <- struct{}{}
+	}
+	return k
 }
 
 // run kills until ctx ends. Before each kill all are ready, so that the others get on.
@@ -105,7 +113,7 @@ func (k *killer) run(ctx context.Context) {
 			timer.Stop()
 			return
 		}
-		victim := soakVictims[k.random.IntN(len(soakVictims))]
+		victim := k.victims[k.random.IntN(len(k.victims))]
 		k.killed = append(k.killed, victim)
 		k.kill(victim)
 	}

@@ -196,6 +196,8 @@ func (e *Engine) cureFor(err error) func(ctx context.Context, containerID string
 	switch {
 	case leftBundle(err):
 		return e.clearBundle
+	case leftState(err):
+		return e.clearState
 	case errdefs.IsAlreadyExists(errgrpc.ToNative(err)):
 		return e.heal
 	}

@@ -14,6 +14,9 @@ import (
 	"time"
 
 	taskv3 "github.com/containerd/containerd/api/runtime/task/v3"
+	"github.com/containerd/containerd/api/services/tasks/v1"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
 	"github.com/containerd/ttrpc"
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
@@ -70,7 +73,7 @@ func leftBundle(err error) bool {
 // long as that is there it can never remove another of the same name. A folder
 // whose shim answers is left alone.
 func (e *Engine) clearBundle(_ context.Context, containerID string) error {
-	dir := e.taskDir()
+	dir := e.bundles()
 	bundle := filepath.Join(dir, containerID)
 	if bootstrap, err := readBootstrap(bundle); err == nil {
 		conn, err := net.DialTimeout("unix", bootstrap.socket(), healLimit)
@@ -87,6 +90,27 @@ func (e *Engine) clearBundle(_ context.Context, containerID string) error {
 	}
 	e.log.Warn("folder of a half made container removed", logging.Component(containerID))
 	return nil
+}
+
+// leftState says whether a task could not be made because the runtime remembers an
+// earlier try.
+func leftState(err error) bool {
+	return strings.Contains(brief(err), "container with given ID already exists")
+}
+
+// clearState has the runtime forget a container that containerd knows no task of: it
+// died while it made one, or while it removed it. What runs of it is ended first.
+func (e *Engine) clearState(ctx context.Context, containerID string) error {
+	_, err := e.client.TaskService().Get(ctx, &tasks.GetRequest{ContainerID: containerID})
+	if !errdefs.IsNotFound(errgrpc.ToNative(err)) {
+		return fault.New(fault.Unavailable, "clear state of container %s: its task is not gone", containerID)
+	}
+	if c := e.known(containerID); c != nil && c.group != "" {
+		if err := e.cgroups.Clear(c.group); err != nil {
+			return err
+		}
+	}
+	return e.removeState(containerID)
 }
 
 // removeMounted removes a folder after all that is mounted below it.

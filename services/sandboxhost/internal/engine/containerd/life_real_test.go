@@ -372,6 +372,42 @@ func TestEngine_FoldersThatContainerdForgotAreInNobodysWay(t *testing.T) {
 	}
 }
 
+// The runtime remembers a container whose shim was killed until it is told to forget it.
+func TestEngine_LIF9_StateOfAKilledShimIsRemoved(t *testing.T) {
+	n := newNode(t)
+	a := attempt(t, pushed(t), prog("sleep"))
+	n.run(t, a)
+	state := filepath.Join(n.cfg.Paths.Run(), "runc", n.cfg.Namespace)
+	if kept, err := os.ReadDir(state); err != nil || len(kept) != 1 {
+		t.Fatalf("the runtime remembers %v, %v, want one container", kept, err)
+	}
+	for _, pid := range n.Shims(t) {
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if exit := n.awaitExit(t, uidOf(a)); !exit.Unknown {
+		t.Errorf("got %+v, want unknown", exit)
+	}
+	n.clear(t, uidOf(a))
+	if left, err := os.ReadDir(state); err != nil || len(left) > 0 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+}
+
+// What the runtime remembers of a try that was killed half way is no verdict about the
+// next one.
+func TestEngine_LIF2_StateOfAHalfMadeContainerIsInNobodysWay(t *testing.T) {
+	n := newNode(t)
+	a := attempt(t, pushed(t), prog("sleep"))
+	name := engine.ContainerID(uidOf(a), a.Wish.GetSpec().GetContainers()[0].GetName(), a.Number)
+	if err := os.MkdirAll(filepath.Join(n.cfg.Paths.Run(), "runc", n.cfg.Namespace, name), 0o711); err != nil {
+		t.Fatal(err)
+	}
+	n.run(t, a)
+	n.clear(t, uidOf(a))
+}
+
 // containerd was killed after it had hidden the folder of a task, and before it had
 // removed it: it never looks there again.
 func TestEngine_LIF2_FolderThatContainerdHidIsRemoved(t *testing.T) {

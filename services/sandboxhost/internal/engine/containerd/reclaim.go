@@ -102,11 +102,7 @@ func (e *Engine) reclaimOfContainer(ctx context.Context, o inventory.Object) err
 func (e *Engine) reclaimPath(ctx context.Context, o inventory.Object, uid id.Sandbox) error {
 	switch {
 	case strings.HasPrefix(o.Name, e.runcFolder()+"/"):
-		_, err := e.client.TaskService().Get(ctx, &tasks.GetRequest{ContainerID: o.Container})
-		if !errdefs.IsNotFound(errgrpc.ToNative(err)) {
-			return fault.New(fault.Unavailable, "remove %s: its task is not gone", o.Name)
-		}
-		return os.RemoveAll(o.Name)
+		return e.clearState(ctx, o.Container)
 	case strings.HasPrefix(o.Name, e.bundles()+"/"):
 		return e.clearBundle(ctx, o.Container)
 	}

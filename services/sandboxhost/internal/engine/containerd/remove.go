@@ -73,6 +73,9 @@ func (e *Engine) remove(ctx context.Context, containerID string) error {
 			return err
 		}
 	}
+	if err := e.removeState(containerID); err != nil {
+		return err
+	}
 	if err := e.client.SandboxStore().Delete(ctx, containerID); err != nil && !errdefs.IsNotFound(err) {
 		return unavailable("delete start record of container "+containerID, err)
 	}
@@ -99,7 +102,7 @@ func (e *Engine) deleteTask(ctx context.Context, containerID string) error {
 	request := &tasks.DeleteTaskRequest{ContainerID: containerID}
 	_, err := e.client.TaskService().Delete(ctx, request)
 	if err != nil && strings.Contains(err.Error(), "failed rootfs umount") && strings.Contains(err.Error(), "busy") {
-		path := filepath.Join(e.taskDir(), containerID, "rootfs")
+		path := filepath.Join(e.bundles(), containerID, "rootfs")
 		if err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.EINVAL) {
 			return fmt.Errorf("detach root filesystem of container %s: %w", containerID, err)
 		}
@@ -116,7 +119,7 @@ func (e *Engine) deleteTask(ctx context.Context, containerID string) error {
 // hides the folder before it removes it, and never looks at hidden ones again: one that
 // was killed in between leaves it until the next boot.
 func (e *Engine) removeHidden(containerID string) error {
-	path := filepath.Join(e.taskDir(), "."+containerID)
+	path := filepath.Join(e.bundles(), "."+containerID)
 	if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
@@ -127,9 +130,18 @@ func (e *Engine) removeHidden(containerID string) error {
 	return nil
 }
 
-// taskDir is where containerd keeps a folder of each task.
-func (e *Engine) taskDir() string {
-	return filepath.Join(e.cfg.State, "io.containerd.runtime.v2.task", e.cfg.Namespace)
+// removeState removes what the runtime remembers of a container whose task is gone: one
+// whose shim was killed nobody else has it forget.
+func (e *Engine) removeState(containerID string) error {
+	path := filepath.Join(e.runcFolder(), containerID)
+	if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err := os.RemoveAll(path); err != nil {
+		return fmt.Errorf("remove state of container %s: %w", containerID, err)
+	}
+	e.log.Warn("state of an ended task removed", logging.Component(containerID))
+	return nil
 }
 
 // endUnstarted ends a task that waits for its start, which would hold its output

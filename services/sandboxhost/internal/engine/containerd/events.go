@@ -26,6 +26,11 @@ const (
 	proofLimit = 5 * time.Second
 )
 
+// countedAfter is when a kill for memory is looked for once more. The first version of
+// control groups tells of it before the kernel has chosen whom to end (mem_cgroup_oom_notify),
+// and on a busy machine a look in between sees no kill; nothing else would tell of it.
+const countedAfter = time.Second
+
 // subscription is a stream of events that is known to be complete from now on.
 type subscription struct {
 	events <-chan *events.Envelope
@@ -102,8 +107,13 @@ func (e *Engine) hint(env *events.Envelope) {
 	if exit, ok := event.(*apievents.TaskExit); ok && exit.GetID() != exit.GetContainerID() {
 		return // a process that was executed beside the main one
 	}
-	if uid, ok := sandboxOf(named.GetContainerID()); ok {
-		e.hints.one(uid)
+	uid, ok := sandboxOf(named.GetContainerID())
+	if !ok {
+		return
+	}
+	e.hints.one(uid)
+	if _, ok := event.(*apievents.TaskOOM); ok {
+		time.AfterFunc(countedAfter, func() { e.hints.one(uid) })
 	}
 }
 

@@ -46,7 +46,7 @@ const (
 	maxConnections = 512
 	maxHandshakes  = 64 // at a time: strangers get no further
 	handshakeLimit = 5 * time.Second
-	idleLimit      = 5 * time.Minute // of a connection without calls
+	idleLimit      = 5 * time.Minute  // of a connection without calls
 	pingAfter      = 15 * time.Second // so that who is cut off is noticed within 25 s
 	pingTimeout    = 10 * time.Second
 	minPing        = 10 * time.Second // from callers

@@ -82,6 +82,19 @@ func wrongIdentities(t *testing.T, far *bed.Bed) {
 	if _, err := presencev1.NewPresenceServiceClient(coordinator).GetPresence(t.Context(), &presencev1.GetPresenceRequest{}); err != nil {
 		t.Errorf("a coordinator: %v", err)
 	}
+	used := func(identity string) error {
+		r, err := sandboxhostv1.NewStatsServiceClient(far.Gateway(bed.NodeGateway, identity)).GetStats(t.Context(), &sandboxhostv1.GetStatsRequest{})
+		if err == nil && r.GetNode().GetMachine().GetCpuUsageNanoseconds() == 0 {
+			t.Errorf("what the machine uses: got %v", r)
+		}
+		return err
+	}
+	if err := used("operator"); err != nil {
+		t.Errorf("an operator asks what is used: %v", err)
+	}
+	if err := used("coordinator"); fault.KindOf(err) != fault.Denied {
+		t.Errorf("a coordinator asks what is used: %v", err)
+	}
 	pki := far.Paths.Etc() + "/pki/"
 	r := far.CLI("node", "status", bed.NodeName, "--address", bed.NodeGateway, "--cert", pki+"node.crt", "--key", pki+"node.key")
 	if r.Code != 6 || !strings.Contains(r.Stderr, "neither an operator nor a coordinator") {

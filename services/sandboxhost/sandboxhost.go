@@ -11,6 +11,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"runtime"
 	"time"
 
 	"staddle.internal/kit/boottime"
@@ -27,6 +28,7 @@ import (
 	"staddle.internal/services/sandboxhost/internal/host"
 	"staddle.internal/services/sandboxhost/internal/permit"
 	"staddle.internal/services/sandboxhost/internal/secret"
+	"staddle.internal/services/sandboxhost/internal/stats"
 
 	clusteraccessv1 "staddle.internal/proto/gen/staddle/clusteraccess/v1"
 	sandboxhostv1 "staddle.internal/proto/gen/staddle/sandboxhost/v1"
@@ -58,7 +60,8 @@ func build(_ context.Context, p *process.Process) ([]run.Member, error) {
 	if err != nil {
 		return nil, err
 	}
-	rules, err := validate.New(&sandboxhostv1.EnsureSandboxRequest{}, &sandboxhostv1.EnsureHoldRequest{}, &sandboxhostv1.ExecRequest{})
+	rules, err := validate.New(&sandboxhostv1.EnsureSandboxRequest{}, &sandboxhostv1.EnsureHoldRequest{}, &sandboxhostv1.ExecRequest{},
+		&sandboxhostv1.GetStatsRequest{}, &sandboxhostv1.WatchStatsRequest{})
 	if err != nil {
 		return nil, err
 	}
@@ -99,6 +102,10 @@ func build(_ context.Context, p *process.Process) ([]run.Member, error) {
 	images := newImages(p, eng, h)
 	sandboxhostv1.RegisterImageServiceServer(p.Server.GRPC(), images.server)
 	short.Relieve(images.sweeper)
+	usage := stats.New(stats.Deps{
+		Engine: eng, Sandboxes: h.List, Machine: func() *sandboxhostv1.Usage { return stats.Machine("/proc") }, CPUs: runtime.NumCPU(), Log: p.Log,
+	})
+	api.RegisterStats(p.Server.GRPC(), usage)
 	follow := authority{client: access, boot: boot, log: p.Log, tell: h.SetAuthority}
 	return []run.Member{
 		{Name: "engine", Run: eng.Run},
@@ -122,6 +129,7 @@ func build(_ context.Context, p *process.Process) ([]run.Member, error) {
 		}},
 		{Name: "exec", Run: people.Run},
 		{Name: "images", Run: images.run},
+		{Name: "stats", Run: usage.Run},
 		{Name: "returns", Run: func(ctx context.Context, ready func()) error { return grants.Run(ctx, h, ready) }},
 		{Name: "authority", Run: follow.run},
 	}, nil

@@ -29,6 +29,7 @@ import (
 // names say: "exit-3" writes to both outputs and ends with code 3, "serve" runs
 // until it is stopped, "missing" cannot be had.
 type fakeHost struct {
+	stats fakeStats
 	sandboxhostv1.UnimplementedSandboxHostServiceServer
 	sandboxhostv1.UnimplementedImageServiceServer
 
@@ -74,6 +75,7 @@ func (h *fakeHost) start(t *testing.T) {
 	h.server = grpc.NewServer(grpc.ChainUnaryInterceptor(fault.UnaryServer), grpc.ChainStreamInterceptor(fault.StreamServer))
 	sandboxhostv1.RegisterSandboxHostServiceServer(h.server, h)
 	sandboxhostv1.RegisterImageServiceServer(h.server, h)
+	sandboxhostv1.RegisterStatsServiceServer(h.server, &h.stats)
 	server := h.server
 	go func() { _ = server.Serve(l) }() // ends with Stop
 }

@@ -33,6 +33,8 @@ const usage = `probe VERB [ARG...]
   lines N                print N numbered lines and exit 0
   env NAME               print a variable and stay
   sums NAME FILE         print the SHA-256 of a variable and of a file and stay
+  burn                   use as much processor time as there is
+  cache FILE BYTES       write a file of so many bytes, read it twice and stay
   eat BYTES              use so much memory and stay
   feed BYTES [CODE]      have a child use so much memory; print how it ended and
                          stay, or exit with CODE
@@ -94,6 +96,13 @@ func main() {
 		must(err)
 		fmt.Printf("%x %x\n", sha256.Sum256([]byte(os.Getenv(args[0]))), sha256.Sum256(raw))
 		stay()
+	case "burn":
+		go stay()
+		for n := 0; ; n++ {
+			sha256.Sum256([]byte{byte(n)})
+		}
+	case "cache":
+		cache(args[0], number(args, 1))
 	case "eat":
 		eat(number(args, 0))
 	case "feed":
@@ -180,6 +189,26 @@ func count(every time.Duration) {
 		}
 		time.Sleep(every)
 	}
+}
+
+// cache has the kernel keep a file in memory that this process does not.
+func cache(path string, size int) {
+	f, err := os.Create(path)
+	must(err)
+	part := make([]byte, 1<<20)
+	for range size / len(part) {
+		_, err := f.Write(part)
+		must(err)
+	}
+	must(f.Sync())
+	for range 2 {
+		_, err := f.Seek(0, io.SeekStart)
+		must(err)
+		_, err = io.CopyBuffer(struct{ io.Writer }{io.Discard}, f, part)
+		must(err)
+	}
+	fmt.Println("cached", size)
+	stay()
 }
 
 func eat(n int) {

@@ -17,6 +17,12 @@ import (
 // procFiles reads what the kernel says of the machine, below /proc.
 type procFiles string
 
+// MemoryOf reads the memory of a machine, below proc, which is /proc.
+func MemoryOf(proc string) (MemoryUse, error) { return procFiles(proc).memory() }
+
+// TasksOf counts the tasks of a machine, below proc, which is /proc.
+func TasksOf(proc string) (PIDUse, error) { return procFiles(proc).tasks() }
+
 // memory reads what is available, and how long all waited for it.
 func (p procFiles) memory() (MemoryUse, error) {
 	use := MemoryUse{Stall: -1}

@@ -126,6 +126,28 @@ func TestNetwork_NET3_BridgeKeepsItsHardwareAddress(t *testing.T) {
 	check("restarted")
 }
 
+// NET-8: a bridge that was made for small packets still is after its last port is gone.
+func TestNetwork_NET8_BridgeKeepsItsSize(t *testing.T) {
+	const mtu = 1300
+	n := newNode(t, "10.202.23.0/24")
+	if err := netlink.LinkDel(mustLink(t, n.cfg.Bridge)); err != nil {
+		t.Fatal(err)
+	}
+	bridge, err := n.ensureBridge(mtu)
+	if err != nil {
+		t.Fatal(err)
+	}
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.MTU, attrs.MasterIndex = n.cfg.Bridge+"p", mtu, bridge.Attrs().Index
+	port := &netlink.Veth{LinkAttrs: attrs, PeerName: n.cfg.Bridge + "q"}
+	if err := errors.Join(netlink.LinkAdd(port), netlink.LinkDel(port)); err != nil {
+		t.Fatal(err)
+	}
+	if got := mustLink(t, n.cfg.Bridge).Attrs().MTU; got != mtu {
+		t.Errorf("got %d, want %d", got, mtu)
+	}
+}
+
 // NET-8: packets of sandboxes are as large as the underlay lets through.
 func TestUplink_NET8_SmallestOfThePreferredRoute(t *testing.T) {
 	elsewhere := &net.IPNet{IP: net.IPv4(10, 0, 0, 0), Mask: net.CIDRMask(8, 32)}

@@ -76,7 +76,7 @@ func (n *Network) Teardown(ctx context.Context) error {
 // newest port, and neighbours would lose it with every sandbox.
 func (n *Network) ensureBridge(mtu int) (netlink.Link, error) {
 	attrs := netlink.NewLinkAttrs()
-	attrs.Name, attrs.MTU, attrs.HardwareAddr = n.cfg.Bridge, mtu, hardwareAddress(n.cfg.Bridge)
+	attrs.Name, attrs.HardwareAddr = n.cfg.Bridge, hardwareAddress(n.cfg.Bridge)
 	err := netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs})
 	if err != nil && !errors.Is(err, unix.EEXIST) {
 		return nil, err
@@ -93,7 +93,7 @@ func (n *Network) ensureBridge(mtu int) (netlink.Link, error) {
 			return nil, fmt.Errorf("set hardware address: %w", err)
 		}
 	}
-	if bridge.Attrs().MTU != mtu {
+	if bridge.Attrs().MTU != mtu { // not when it is made: the kernel keeps to a size that was set later, and to no other (br_mtu_auto_adjust)
 		if err := netlink.LinkSetMTU(bridge, mtu); err != nil {
 			return nil, fmt.Errorf("set mtu %d: %w", mtu, err)
 		}

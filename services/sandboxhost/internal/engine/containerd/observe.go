@@ -148,7 +148,7 @@ func (e *Engine) observeContainer(ctx context.Context, c *containerd.Client, kno
 	res, err := c.TaskService().Get(ctx, &tasks.GetRequest{ContainerID: known.id})
 	if err != nil {
 		if err := errgrpc.ToNative(err); !errdefs.IsNotFound(err) {
-			if errdefs.IsDeadlineExceeded(err) && ctx.Err() == nil { // containerd has answered, and says so
+			if timedOut(err) && ctx.Err() == nil { // containerd has answered, and says so
 				return nil, fmt.Errorf("ask for its task: %w", errSilent)
 			}
 			return nil, unavailable("ask for its task", err)

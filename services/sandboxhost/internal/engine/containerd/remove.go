@@ -40,7 +40,7 @@ func (e *Engine) signal(ctx context.Context, containerID string, sig syscall.Sig
 	if errdefs.IsNotFound(err) || strings.Contains(err.Error(), "process already finished") {
 		return nil
 	}
-	if errdefs.IsDeadlineExceeded(err) && ctx.Err() == nil {
+	if timedOut(err) && ctx.Err() == nil {
 		return e.signalDirectly(containerID, sig)
 	}
 	return unavailable(fmt.Sprintf("send %s to container %s", sig, containerID), err)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
 	"staddle.internal/kit/fault"
@@ -27,6 +28,13 @@ const shimLimit = 5 * time.Second
 var errSilent = fault.New(fault.Unavailable, "its shim does not answer")
 
 func isSilent(err error) bool { return errors.Is(err, errSilent) }
+
+// timedOut says whether a question was not answered in its time. containerd knows the
+// time too, and where it is the first to notice it may pass on what its connection to the
+// shim said, as an error of no kind.
+func timedOut(err error) bool {
+	return errdefs.IsDeadlineExceeded(err) || strings.Contains(err.Error(), context.DeadlineExceeded.Error())
+}
 
 // observeSilent says of a container whose shim does not answer what was known before.
 func (e *Engine) observeSilent(ctx context.Context, c *containerd.Client, known *container) (*engine.Container, error) {

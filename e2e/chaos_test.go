@@ -15,7 +15,7 @@ import (
 )
 
 // cycles is how many sandboxes come and go while processes are killed.
-const cycles = 24
+const cycles = 16
 
 // TestNode_LIF2_NothingLeaksUnderKills lets sandboxes come and go, some with a command
 // that is not there, while sandboxhost and containerd are killed at random moments.

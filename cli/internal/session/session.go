@@ -55,13 +55,13 @@ type stream interface {
 // Run runs a process to its end, or, detached, until it runs. An error says that nobody
 // knows how it ended, or that it was not begun.
 func Run(ctx context.Context, client sandboxhostv1.ExecServiceClient, req Request) (Result, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel() // ends the stream, and with it a process that has not ended
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil) // ends the stream, and with it a process that has not ended
 	st, err := client.Exec(ctx)
 	if err != nil {
 		return Result{}, err
 	}
-	s := &session{req: req, stream: st, credit: newCredit()}
+	s := &session{req: req, stream: st, credit: newCredit(), fail: cancel}
 	if err := s.send(&sandboxhostv1.ExecRequest{Frame: &sandboxhostv1.ExecRequest_Start{Start: req.Start}}); err != nil {
 		return Result{}, err
 	}
@@ -72,6 +72,7 @@ type session struct {
 	req    Request
 	stream stream
 	credit *credit
+	fail   context.CancelCauseFunc // ends the session
 
 	mu sync.Mutex // held while a message is sent
 }
@@ -96,6 +97,9 @@ func (s *session) hear(ctx context.Context) (Result, error) {
 			return Result{}, fault.New(fault.Unavailable, "the connection ended before the process did")
 		}
 		if err != nil {
+			if unread, ok := errors.AsType[*inputError](context.Cause(ctx)); ok {
+				err = unread
+			}
 			return Result{}, err
 		}
 		switch f := m.GetFrame().(type) {
@@ -128,6 +132,16 @@ func (s *session) begin(ctx context.Context) {
 	go s.watch(ctx)
 }
 
+// inputError says that the person's input broke off: what came of it is not all, and must
+// not look so to the process.
+type inputError struct{ err error }
+
+// Error says why.
+func (e *inputError) Error() string { return "read standard input: " + e.err.Error() }
+
+// Unwrap returns what the read returned.
+func (e *inputError) Unwrap() error { return e.err }
+
 // pump sends the input to its end.
 func (s *session) pump(ctx context.Context) {
 	buf := make([]byte, chunk)
@@ -138,8 +152,12 @@ func (s *session) pump(ctx context.Context) {
 				return // hear says why
 			}
 		}
-		if err != nil { // what cannot be read any more is at its end
-			_ = s.send(&sandboxhostv1.ExecRequest{Frame: &sandboxhostv1.ExecRequest_StdinEnd{StdinEnd: true}}) // the same
+		if err != nil && !errors.Is(err, io.EOF) {
+			s.fail(&inputError{err})
+			return
+		}
+		if err != nil {
+			_ = s.send(&sandboxhostv1.ExecRequest{Frame: &sandboxhostv1.ExecRequest_StdinEnd{StdinEnd: true}}) // hear says why
 			return
 		}
 	}

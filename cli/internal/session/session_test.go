@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"net"
 	"os"
 	"strings"
 	"syscall"
 	"testing"
+	"testing/iotest"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -138,5 +140,30 @@ func TestRun_SendsInputWithinTheWindow(t *testing.T) {
 	})
 	if err != nil || got.Code != 3 || out.String() != text {
 		t.Errorf("got %+v, %v and %d bytes back", got, err, out.Len())
+	}
+}
+
+// Input that breaks off is no input that is at its end.
+func TestRun_EXE2_InputThatBreaksOffIsAFailure(t *testing.T) {
+	broken := errors.New("broken off")
+	req := session.Request{
+		Start: &sandboxhostv1.ExecStart{Stdin: true}, Stdin: io.MultiReader(strings.NewReader("half"), iotest.ErrReader(broken)),
+	}
+	got, err := against(t, req, func(st stream) error {
+		if err := st.Send(started()); err != nil {
+			return err
+		}
+		for {
+			m, err := st.Recv()
+			if err != nil {
+				return err
+			}
+			if m.GetStdinEnd() {
+				return st.Send(exit(0))
+			}
+		}
+	})
+	if !errors.Is(err, broken) {
+		t.Errorf("got %+v, %v, want %v", got, err, broken)
 	}
 }

@@ -228,7 +228,7 @@ func (e *Engine) start(ctx context.Context, containerID string) error {
 	if err != nil && !errdefs.IsAlreadyExists(err) {
 		return unavailable("start container "+containerID+": note its start", err)
 	}
-	if _, err := e.client.TaskService().Start(ctx, &tasks.StartRequest{ContainerID: containerID}); err != nil {
+	if err := e.startTask(ctx, c); err != nil {
 		return e.notStarted(ctx, c, err)
 	}
 	e.mu.Lock()

@@ -372,6 +372,33 @@ func TestEngine_FoldersThatContainerdForgotAreInNobodysWay(t *testing.T) {
 	}
 }
 
+// A start whose runtime was killed after it let the process go, and before it noted that,
+// is one that was done.
+func TestEngine_LIF2_StartCutHalfWayIsAStart(t *testing.T) {
+	n := newNode(t)
+	a := attempt(t, pushed(t), prog("sleep"))
+	name := a.Wish.GetSpec().GetContainers()[0].GetName()
+	for _, action := range []engine.Action{
+		{Step: engine.StepImages}, {Step: engine.StepNamespaces}, {Step: engine.StepNetwork}, {Step: engine.StepCreate, Container: name},
+	} {
+		if err := n.engine.Do(t.Context(), a, action); err != nil {
+			t.Fatalf("%s: %v", action.Step, err)
+		}
+	}
+	// As the runtime does, which then removes it.
+	fifo := filepath.Join(n.cfg.Paths.Run(), "runc", n.cfg.Namespace, engine.ContainerID(uidOf(a), name, a.Number), "exec.fifo")
+	if raw, err := os.ReadFile(fifo); err != nil || len(raw) == 0 {
+		t.Fatalf("let the process go: %q, %v", raw, err)
+	}
+	if err := n.engine.Do(t.Context(), a, engine.Action{Step: engine.StepStart, Container: name}); err != nil {
+		t.Fatal(err)
+	}
+	if o := n.await(t, uidOf(a), "running", func(o engine.Observed) bool { return o.Containers[0].State == engine.Running }); o.Containers[0].PID == 0 {
+		t.Errorf("got %+v, want a process", o)
+	}
+	n.clear(t, uidOf(a))
+}
+
 // The runtime remembers a container whose shim was killed until it is told to forget it.
 func TestEngine_LIF9_StateOfAKilledShimIsRemoved(t *testing.T) {
 	n := newNode(t)

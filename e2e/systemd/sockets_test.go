@@ -28,7 +28,17 @@ func TestNode_SandboxOutlivesEveryRestartOfASocket(t *testing.T) {
 			})
 		}
 	})
-	n.ok("staddle", "status")
+	n.healthy()
+}
+
+// healthy waits until every process says that it is ready: one that looked while a
+// socket was away looks again after some seconds.
+func (n node) healthy() {
+	n.Helper()
+	n.eventually("every process to be ready", func() (bool, string) {
+		r := n.run("staddle", "status")
+		return r.code == 0, r.text
+	})
 }
 
 // A cleaner of temporary files, or a person, removes sockets: they come back, the same
@@ -53,7 +63,7 @@ func TestNode_RemovedSocketsComeBack(t *testing.T) {
 			})
 		})
 	}
-	n.ok("staddle", "status")
+	n.healthy()
 	// What is stopped for good leaves no second name behind from which it would come back.
 	n.ok("systemctl", "stop", "staddle-storage-agent.socket")
 	n.eventually("a stopped socket to be gone", func() (bool, string) {

@@ -24,6 +24,7 @@ import (
 	"staddle.internal/services/sandboxhost/internal/dns"
 	"staddle.internal/services/sandboxhost/internal/engine/containerd"
 	"staddle.internal/services/sandboxhost/internal/exec"
+	"staddle.internal/services/sandboxhost/internal/forward"
 	"staddle.internal/services/sandboxhost/internal/grant"
 	"staddle.internal/services/sandboxhost/internal/host"
 	"staddle.internal/services/sandboxhost/internal/permit"
@@ -60,7 +61,7 @@ func build(_ context.Context, p *process.Process) ([]run.Member, error) {
 	if err != nil {
 		return nil, err
 	}
-	rules, err := validate.New(&sandboxhostv1.EnsureSandboxRequest{}, &sandboxhostv1.EnsureHoldRequest{}, &sandboxhostv1.ExecRequest{},
+	rules, err := validate.New(&sandboxhostv1.EnsureSandboxRequest{}, &sandboxhostv1.EnsureHoldRequest{}, &sandboxhostv1.ExecRequest{}, &sandboxhostv1.ForwardRequest{},
 		&sandboxhostv1.GetStatsRequest{}, &sandboxhostv1.WatchStatsRequest{})
 	if err != nil {
 		return nil, err
@@ -99,6 +100,8 @@ func build(_ context.Context, p *process.Process) ([]run.Member, error) {
 	names := dns.NewNames()
 	people := exec.New(h, eng, p.Log)
 	people.Register(p.Server.GRPC())
+	ports := forward.New(h, eng, p.Log)
+	ports.Register(p.Server.GRPC())
 	images := newImages(p, eng, h)
 	sandboxhostv1.RegisterImageServiceServer(p.Server.GRPC(), images.server)
 	short.Relieve(images.sweeper)
@@ -128,6 +131,7 @@ func build(_ context.Context, p *process.Process) ([]run.Member, error) {
 			})
 		}},
 		{Name: "exec", Run: people.Run},
+		{Name: "forward", Run: ports.Run},
 		{Name: "images", Run: images.run},
 		{Name: "stats", Run: usage.Run},
 		{Name: "returns", Run: func(ctx context.Context, ready func()) error { return grants.Run(ctx, h, ready) }},

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -17,7 +18,7 @@ import (
 // does; and what she runs ends when the network between them is cut. (EXE-3)
 func TestExec_EXE3_ThroughTheGateway(t *testing.T) {
 	far, b := afar(t)
-	apply(t, far, sandboxYAML("web", "sleep", ""))
+	apply(t, far, sandboxYAML("web", "serve, 127.0.0.1:7000", ""))
 	awaitPhase(t, far, "web", "RUNNING")
 	if r := far.CLIWith(strings.NewReader("across"), "exec", "-i", "web", "--", "probe", "cat"); r.Code != 0 || r.Stdout != "across" {
 		t.Errorf("got code %d, %q, %s", r.Code, r.Stdout, r.Stderr)
@@ -36,6 +37,20 @@ func TestExec_EXE3_ThroughTheGateway(t *testing.T) {
 			return n == want, fmt.Sprintf("%d processes, want %d", n, want)
 		})
 	}
+	ports := far.Begin("port-forward", "web", ":7000")
+	from := forwards(t, ports, 1)[0]
+	large := bytes.Repeat([]byte("0123456789abcdef"), 64<<10)
+	if back, err := echoed(far, from, large); err != nil || !bytes.Equal(back, large) {
+		t.Errorf("a forwarded port: got %d bytes, %v, want %d back", len(back), err, len(large))
+	}
+	read := holding(t, far, from)
+	stranger := far.Begin("port-forward", "web", ":7000", "--cert", pki+"node.crt", "--key", pki+"node.key")
+	if back, err := echoed(far, forwards(t, stranger, 1)[0], []byte("x")); !broke(err) {
+		t.Errorf("a forwarded port, as a node: got %q, %v, want a reset", back, err)
+	}
+	if r := stranger.Wait(); r.Code != 6 {
+		t.Errorf("a forward as a node: got code %d, %s, want 6", r.Code, r.Stderr)
+	}
 	client := far.Begin("exec", "web", "--", "probe", "trap", "1", "0")
 	bed.Eventually(t, waitLong, "it is ready", func(context.Context) (bool, string) { return client.Stdout() == "ready\n", client.Stdout() })
 	processes(2, waitLong, "it runs")
@@ -43,6 +58,13 @@ func TestExec_EXE3_ThroughTheGateway(t *testing.T) {
 	processes(1, 30*time.Second, "it is ended when its client is cut off")
 	if r := client.Wait(); r.Code != 125 {
 		t.Errorf("of one that was cut off: got code %d, %s, want 125", r.Code, r.Stderr)
+	}
+	if err := read(); !broke(err) {
+		t.Errorf("a forwarded port that was cut off: got %v, want a reset", err)
+	}
+	ports.Interrupt()
+	if r := ports.Wait(); r.Code != 128+2 {
+		t.Errorf("a forward that was interrupted: got code %d, %s, want 130", r.Code, r.Stderr)
 	}
 	b.Mend()
 }

@@ -74,7 +74,9 @@ func TestGuide_SocketsAnswerAsItSays(t *testing.T) {
 	awaitPhase(t, b, "web", "RUNNING")
 	install(t, b, "grpcurl")
 	ran := ""
+	uid := onHost(t, b, "web").GetUid()
 	for _, e := range examples(t, sockets) {
+		e.command = strings.ReplaceAll(e.command, "UID-OF-WEB", uid)
 		if e.command == "make bin/grpcurl" { // make test has done so
 			continue
 		}
@@ -178,7 +180,7 @@ func runExample(t *testing.T, b *bed.Bed, e example) {
 	}
 	r := b.ProgramAs(uid, "grpcurl", args[2:]...)
 	t.Logf("%s\n%s%s", e.command, r.Stdout, r.Stderr)
-	if refused := strings.Contains(e.result, "rpc error:"); (r.Code != 0) != refused {
+	if refused := strings.Contains(e.result, "rpc error:") || strings.HasPrefix(e.result, "ERROR:"); (r.Code != 0) != refused {
 		t.Fatalf("exit code %d", r.Code)
 	}
 	switch e.form {

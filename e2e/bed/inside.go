@@ -42,6 +42,19 @@ func (b *Bed) Connect(address string) error {
 	})
 }
 
+// Dial connects by TCP as a program of this machine does. The caller closes the connection.
+func (b *Bed) Dial(address string) (conn *net.TCPConn, err error) {
+	b.t.Helper()
+	err = inNetwork(filepath.Join("/run/netns", b.NS), func() error {
+		c, err := net.DialTimeout("tcp", address, 5*time.Second)
+		if err == nil {
+			conn = c.(*net.TCPConn)
+		}
+		return err
+	})
+	return conn, err
+}
+
 // inNetwork runs f on a thread in the network namespace at a path. The thread goes
 // back to its own; if it cannot, it is never used for anything else.
 func inNetwork(path string, f func() error) error {

@@ -15,10 +15,12 @@ type Inside struct {
 	conn *grpc.ClientConn
 	// Exec runs processes.
 	Exec sandboxhostv1.ExecServiceClient
+	// Forward connects to ports.
+	Forward sandboxhostv1.ForwardServiceClient
 }
 
 func newInside(conn *grpc.ClientConn) *Inside {
-	return &Inside{conn, sandboxhostv1.NewExecServiceClient(conn)}
+	return &Inside{conn, sandboxhostv1.NewExecServiceClient(conn), sandboxhostv1.NewForwardServiceClient(conn)}
 }
 
 // Inside is the door into the sandboxes of this node. It ends with it.

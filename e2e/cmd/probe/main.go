@@ -38,7 +38,7 @@ const usage = `probe VERB [ARG...]
   eat BYTES              use so much memory and stay
   feed BYTES [CODE]      have a child use so much memory; print how it ended and
                          stay, or exit with CODE
-  serve PORT             answer each line on tcp with itself
+  serve [ADDRESS:]PORT   answer each line on tcp with itself
   tended PORT BYTES      count as "count 5ms"; answer on tcp, not between SIGUSR1 and
                          SIGUSR2; at SIGHUP have a child use so much memory
   ask HOST:PORT TEXT     send a line, print the answer and stay
@@ -231,8 +231,11 @@ func feed(args []string) {
 	stay()
 }
 
-func serve(port string) {
-	l, err := net.Listen("tcp", ":"+port)
+func serve(at string) {
+	if !strings.Contains(at, ":") {
+		at = ":" + at
+	}
+	l, err := net.Listen("tcp", at)
 	must(err)
 	go stay()
 	fmt.Println("serving")

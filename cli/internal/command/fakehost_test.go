@@ -271,6 +271,26 @@ func (h *fakeHost) WatchSandboxes(r *sandboxhostv1.WatchSandboxesRequest, stream
 
 func (h *fakeHost) ReadLogs(r *sandboxhostv1.ReadLogsRequest, stream grpc.ServerStreamingServer[sandboxhostv1.ReadLogsResponse]) error {
 	at := [2]int64{r.GetStdoutOffset(), r.GetStderrOffset()}
+	if r.GetAttempt() == 0 {
+		h.mu.Lock()
+		r.Attempt = h.boxes[r.GetUid()].GetStatus().GetAttempt()
+		if r.GetPrevious() {
+			r.Attempt--
+		}
+		h.mu.Unlock()
+	}
+	if r.TailLines != nil { // it knows no lines: as if there were none
+		h.mu.Lock()
+		if out := h.output[fmt.Sprintf("%s/%d", r.GetUid(), r.GetAttempt())]; out != nil {
+			at = [2]int64{int64(out.stdout.Len()), int64(out.stderr.Len())}
+		}
+		h.mu.Unlock()
+		for i := range at {
+			if err := stream.Send(&sandboxhostv1.ReadLogsResponse{Attempt: r.GetAttempt(), Stream: sandboxhostv1.LogStream(i + 1), Offset: at[i]}); err != nil {
+				return err
+			}
+		}
+	}
 	for {
 		h.mu.Lock()
 		out := h.output[fmt.Sprintf("%s/%d", r.GetUid(), r.GetAttempt())]

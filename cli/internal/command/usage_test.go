@@ -9,7 +9,7 @@ import (
 
 func TestUsage_AMistakeIsAnsweredWithTheRightCommand(t *testing.T) {
 	tests := []struct{ line, says, try string }{
-		{"logs", "logs: an argument is missing", "staddle logs [flags] SANDBOX"},
+		{"logs", "logs: an argument is missing", "staddle logs [flags] SANDBOX... | -l SELECTOR"},
 		{"delete sandbox", "delete: an argument is missing", "staddle delete KIND NAME|UID... [flags]"},
 		{"ps web", "ps: there are too many arguments: web", "staddle ps [flags]"},
 		{"get sandbox a b", "get: there are too many arguments: sandbox a b", "staddle get KIND [NAME|UID] [flags]"},

@@ -13,7 +13,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync"
 	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	sandboxhostv1 "staddle.internal/proto/gen/staddle/sandboxhost/v1"
 
@@ -39,6 +42,10 @@ type Host interface {
 // Output is where the bytes go.
 type Output struct {
 	Stdout, Stderr io.Writer
+	// Lines shows whole lines as it says, in place of bytes as they come.
+	Lines *Format
+	// Turn is taken for each line. Nil means that nobody else writes to Stdout or Stderr.
+	Turn *sync.Mutex
 }
 
 // Request says what to read.
@@ -50,6 +57,12 @@ type Request struct {
 	Only sandboxhostv1.LogStream
 	// Follow goes on until the sandbox has come to rest or is gone.
 	Follow bool
+	// Previous reads the newest attempt before the present one. Not with Attempt or Follow.
+	Previous bool
+	// Since leaves out what came before. Zero leaves out nothing.
+	Since time.Time
+	// Tail leaves out all but the last lines. Nil leaves out nothing.
+	Tail *uint32
 }
 
 // reader is one reading with its position.
@@ -59,7 +72,9 @@ type reader struct {
 	out            Output
 	attempt        uint64
 	stdout, stderr int64
-	rereads        int // of this attempt, after there was nothing to read
+	begun          bool      // it is known where the reading begins: it goes on from there
+	lines          [2]*lines // of stdout and stderr, if whole lines are shown
+	rereads        int       // of this attempt, after there was nothing to read
 }
 
 // maxRereads bounds how often an attempt is read again that had started and yet
@@ -70,21 +85,47 @@ const maxRereads = 5
 // returns nil once the sandbox has come to rest or is gone and all was shown.
 func Run(ctx context.Context, host Host, req Request, out Output) error {
 	r := &reader{host: host, req: req, out: out, attempt: req.Attempt}
+	if f := out.Lines; f != nil {
+		turn := out.Turn
+		if turn == nil {
+			turn = &sync.Mutex{}
+		}
+		r.lines = [2]*lines{
+			{format: *f, stream: "stdout", mu: turn, to: out.Stdout},
+			{format: *f, stream: "stderr", mu: turn, to: out.Stderr},
+		}
+	}
+	err := r.run(ctx)
+	return errors.Join(err, r.flush())
+}
+
+func (r *reader) run(ctx context.Context) error {
+	if !r.req.Follow {
+		err := r.read(ctx)
+		if errors.Is(err, errNothing) && r.req.Attempt == 0 && !r.req.Previous {
+			return nil // it has not written anything yet
+		}
+		return err
+	}
 	if r.attempt == 0 {
-		s, err := host.Get(ctx, req.UID)
+		s, err := r.host.Get(ctx, r.req.UID)
 		if err != nil {
 			return err
 		}
 		r.attempt = s.Status.GetAttempt()
 	}
-	if !req.Follow {
-		err := r.read(ctx)
-		if errors.Is(err, errNothing) && req.Attempt == 0 {
-			return nil // an attempt that has not written anything yet
-		}
-		return err
-	}
 	return r.follow(ctx)
+}
+
+// flush shows the ends of lines that have none.
+func (r *reader) flush() error {
+	var errs []error
+	for _, l := range r.lines {
+		if l != nil {
+			errs = append(errs, l.flush())
+		}
+	}
+	return errors.Join(errs...)
 }
 
 func (r *reader) follow(ctx context.Context) error {
@@ -139,7 +180,10 @@ func (r *reader) next(ctx context.Context, unread bool) (over bool, err error) {
 		case unread && started(s, r.attempt, r.req.Container) && r.rereads < maxRereads:
 			r.rereads++
 		case s.Status.GetAttempt() > r.attempt:
-			r.attempt, r.stdout, r.stderr, r.rereads = r.attempt+1, 0, 0, 0
+			if err := r.flush(); err != nil {
+				return err
+			}
+			r.attempt, r.stdout, r.stderr, r.rereads, r.begun = r.attempt+1, 0, 0, 0, true
 		case s.AtRest():
 			over = true
 		default:
@@ -181,13 +225,20 @@ func stopIf(stop bool) error {
 
 // read shows what there is of one attempt from the position on.
 func (r *reader) read(ctx context.Context) error {
-	if r.attempt == 0 {
+	if r.attempt == 0 && r.req.Follow {
 		return errNothing
 	}
-	err := r.host.Logs(ctx, &sandboxhostv1.ReadLogsRequest{
+	req := &sandboxhostv1.ReadLogsRequest{
 		Uid: r.req.UID, Container: r.req.Container, Attempt: r.attempt, Stream: r.req.Only, Follow: r.req.Follow,
-		StdoutOffset: r.stdout, StderrOffset: r.stderr,
-	}, r.show)
+		StdoutOffset: r.stdout, StderrOffset: r.stderr, Timed: r.out.Lines != nil, Previous: r.req.Previous,
+	}
+	if !r.begun {
+		req.TailLines = r.req.Tail
+		if !r.req.Since.IsZero() {
+			req.Since = timestamppb.New(r.req.Since)
+		}
+	}
+	err := r.host.Logs(ctx, req, r.show)
 	if fault.KindOf(err) == fault.NotFound {
 		return fmt.Errorf("%w: %w", errNothing, err)
 	}
@@ -197,18 +248,40 @@ func (r *reader) read(ctx context.Context) error {
 // show writes a chunk and moves the position behind it. A gap is said on
 // standard error: what lay there is not kept any more.
 func (r *reader) show(chunk *sandboxhostv1.ReadLogsResponse) error {
-	to, at, name := r.out.Stdout, &r.stdout, "stdout"
+	to, at, name, l := r.out.Stdout, &r.stdout, "stdout", r.lines[0]
 	if chunk.GetStream() == sandboxhostv1.LogStream_LOG_STREAM_STDERR {
-		to, at, name = r.out.Stderr, &r.stderr, "stderr"
+		to, at, name, l = r.out.Stderr, &r.stderr, "stderr", r.lines[1]
 	}
+	if len(chunk.GetData()) == 0 { // where the reading begins
+		*at = chunk.GetOffset()
+		r.begun = r.begun || r.req.Only != both || name == "stderr"
+		return nil
+	}
+	r.begun = true
 	if lost := chunk.GetOffset() - *at; lost > 0 {
-		if _, err := fmt.Fprintf(r.out.Stderr, "staddle: %d bytes of %s are not kept any more\n", lost, name); err != nil {
+		if err := r.tell(fmt.Sprintf("staddle: %d bytes of %s are not kept any more\n", lost, name)); err != nil {
 			return err
 		}
+	}
+	*at = chunk.GetOffset() + int64(len(chunk.GetData()))
+	if l != nil {
+		return l.write(chunk)
 	}
 	if _, err := to.Write(chunk.GetData()); err != nil {
 		return fmt.Errorf("write output: %w", err)
 	}
-	*at = chunk.GetOffset() + int64(len(chunk.GetData()))
 	return nil
+}
+
+const both = sandboxhostv1.LogStream_LOG_STREAM_UNSPECIFIED
+
+// tell says something about the output on standard error.
+func (r *reader) tell(text string) error {
+	if l := r.lines[1]; l != nil {
+		text = l.format.Prefix + text
+		l.mu.Lock()
+		defer l.mu.Unlock()
+	}
+	_, err := io.WriteString(r.out.Stderr, text)
+	return err
 }

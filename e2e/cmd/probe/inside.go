@@ -40,6 +40,10 @@ func inside(verb string, args []string) bool {
 		}
 	case "leave":
 		leave()
+	case "bursts":
+		bursts(number(args, 0), duration(args[1]), number(args, 2))
+	case "odd":
+		odd()
 	default:
 		return false
 	}

@@ -49,6 +49,8 @@ const usage = `probe VERB [ARG...]
   say OUT ERR            write to standard output and to standard error
   size                   print rows and columns of the terminal, again when they change
   trap N CODE            name each signal that comes; exit with CODE after N
+  bursts N EVERY ROUNDS  print N long numbered lines, ROUNDS times, then one at a time
+  odd                    print lines of odd lengths and bytes, the last without an end
   nofile                 print the limits of open files
   self                   print who it is and what it may do
   leave                  exit 0 and leave a child that holds the outputs open`

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -20,9 +21,9 @@ import (
 type logSource interface {
 	// Attempts returns the attempts of which output is kept, ascending.
 	Attempts(uid id.Sandbox, container string) ([]uint64, error)
-	// Read emits what is kept from a position on. With follow it goes on until
+	// Read emits what is kept from a position on. With Follow it goes on until
 	// the streams are closed or ctx ends.
-	Read(ctx context.Context, at logs.Position, follow bool, emit func(logs.Chunk) error) error
+	Read(ctx context.Context, at logs.Position, mode logs.Mode, emit func(logs.Chunk) error) error
 }
 
 // ReadLogs streams what a container wrote.
@@ -46,15 +47,53 @@ func (s *Server) ReadLogs(
 		StdoutOffset: req.GetStdoutOffset(),
 		StderrOffset: req.GetStderrOffset(),
 	}
-	if req.GetAttempt() != 0 {
-		return s.readAttempt(stream, at, state.GetStatus().GetAttempt(), req.GetFollow())
+	mode := modeOf(req)
+	if req.GetPrevious() {
+		return s.readPrevious(stream, at, state.GetStatus().GetAttempt(), mode)
 	}
-	return s.readNewest(stream, at, req.GetFollow())
+	if req.GetAttempt() != 0 {
+		return s.readAttempt(stream, at, state.GetStatus().GetAttempt(), mode)
+	}
+	return s.readNewest(stream, at, mode)
+}
+
+// modeOf is what a request says about how much is read.
+func modeOf(req *sandboxhostv1.ReadLogsRequest) logs.Mode {
+	mode := logs.Mode{Follow: req.GetFollow(), Timed: req.GetTimed(), Tail: everything}
+	if req.TailLines != nil {
+		mode.Tail = int(req.GetTailLines())
+	}
+	if req.GetSince() != nil {
+		mode.Since = req.GetSince().AsTime()
+	}
+	return mode
+}
+
+// everything is the Tail that leaves out nothing.
+const everything = -1
+
+// readPrevious reads the newest attempt before the current one.
+func (s *Server) readPrevious(
+	stream grpc.ServerStreamingServer[sandboxhostv1.ReadLogsResponse], at logs.Position, current uint64, mode logs.Mode,
+) error {
+	kept, err := s.logs.Attempts(at.UID, at.Container)
+	if err != nil {
+		return err
+	}
+	for _, attempt := range kept {
+		if attempt < current {
+			at.Attempt = attempt
+		}
+	}
+	if at.Attempt == 0 {
+		return fault.New(fault.NotFound, "sandbox %s: nothing is kept of an attempt of container %s before %d", at.UID, at.Container, current)
+	}
+	return s.logs.Read(stream.Context(), at, mode, sender(stream, at.Attempt))
 }
 
 // readAttempt reads one attempt that the caller has named.
 func (s *Server) readAttempt(
-	stream grpc.ServerStreamingServer[sandboxhostv1.ReadLogsResponse], at logs.Position, current uint64, follow bool,
+	stream grpc.ServerStreamingServer[sandboxhostv1.ReadLogsResponse], at logs.Position, current uint64, mode logs.Mode,
 ) error {
 	kept, err := s.logs.Attempts(at.UID, at.Container)
 	if err != nil {
@@ -62,18 +101,18 @@ func (s *Server) readAttempt(
 	}
 	for _, attempt := range kept {
 		if attempt == at.Attempt {
-			return s.logs.Read(stream.Context(), at, follow, sender(stream, at.Attempt))
+			return s.logs.Read(stream.Context(), at, mode, sender(stream, at.Attempt))
 		}
 	}
 	if at.Attempt == current { // it has written nothing yet
-		if !follow {
+		if !mode.Follow {
 			return nil
 		}
 		first, err := s.await(stream.Context(), at, at.Attempt-1, endedBy(at.Attempt))
 		if err != nil || first != at.Attempt { // it ended before it had a container
 			return err
 		}
-		return s.logs.Read(stream.Context(), at, true, sender(stream, at.Attempt))
+		return s.logs.Read(stream.Context(), at, mode, sender(stream, at.Attempt))
 	}
 	return fault.New(fault.NotFound, "sandbox %s: nothing is kept of attempt %d of container %s", at.UID, at.Attempt, at.Container)
 }
@@ -81,7 +120,7 @@ func (s *Server) readAttempt(
 // readNewest reads the newest attempt, and with follow those that come after it
 // until the sandbox is removed.
 func (s *Server) readNewest(
-	stream grpc.ServerStreamingServer[sandboxhostv1.ReadLogsResponse], at logs.Position, follow bool,
+	stream grpc.ServerStreamingServer[sandboxhostv1.ReadLogsResponse], at logs.Position, mode logs.Mode,
 ) error {
 	kept, err := s.logs.Attempts(at.UID, at.Container)
 	if err != nil {
@@ -89,16 +128,17 @@ func (s *Server) readNewest(
 	}
 	if len(kept) > 0 {
 		at.Attempt = kept[len(kept)-1]
-		if err := s.logs.Read(stream.Context(), at, follow, sender(stream, at.Attempt)); err != nil || !follow {
+		if err := s.logs.Read(stream.Context(), at, mode, sender(stream, at.Attempt)); err != nil || !mode.Follow {
 			return err
 		}
 	}
-	for follow {
+	for mode.Follow {
 		at.StdoutOffset, at.StderrOffset = 0, 0
+		mode.Since, mode.Tail = time.Time{}, everything // the rest is new as a whole
 		if at.Attempt, err = s.await(stream.Context(), at, at.Attempt, removed); err != nil || at.Attempt == 0 {
 			return err
 		}
-		if err := s.logs.Read(stream.Context(), at, true, sender(stream, at.Attempt)); err != nil {
+		if err := s.logs.Read(stream.Context(), at, mode, sender(stream, at.Attempt)); err != nil {
 			return err
 		}
 	}

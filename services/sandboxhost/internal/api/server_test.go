@@ -371,7 +371,7 @@ func (f fakeLogs) Attempts(id.Sandbox, string) ([]uint64, error) {
 	return kept, nil
 }
 
-func (f fakeLogs) Read(_ context.Context, at logs.Position, _ bool, emit func(logs.Chunk) error) error {
+func (f fakeLogs) Read(_ context.Context, at logs.Position, _ logs.Mode, emit func(logs.Chunk) error) error {
 	return emit(logs.Chunk{Offset: at.StdoutOffset, Data: []byte(f[at.Attempt][at.StdoutOffset:])})
 }
 
@@ -386,6 +386,7 @@ func TestServer_ReadLogs(t *testing.T) {
 		{"older", &sandboxhostv1.ReadLogsRequest{Attempt: 1, Container: "main"}, "first", 0},
 		{"resumed", &sandboxhostv1.ReadLogsRequest{StdoutOffset: 3}, "ond", 0},
 		{"followed until removed", &sandboxhostv1.ReadLogsRequest{Follow: true}, "second", 0},
+		{"none before", &sandboxhostv1.ReadLogsRequest{Previous: true}, "", fault.NotFound},
 		{"no such container", &sandboxhostv1.ReadLogsRequest{Container: "x"}, "", fault.NotFound},
 		{"no such attempt", &sandboxhostv1.ReadLogsRequest{Attempt: 9}, "", fault.NotFound},
 	}

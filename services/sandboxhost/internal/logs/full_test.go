@@ -134,7 +134,7 @@ func requireKept(t *testing.T, w *writer, written []byte) string {
 	t.Helper()
 	var kept strings.Builder
 	at := Position{UID: w.st.key.uid, Container: w.st.key.container, Attempt: w.st.key.attempt, Stdout: true}
-	err := w.st.store.Read(t.Context(), at, false, func(c Chunk) error {
+	err := w.st.store.Read(t.Context(), at, Mode{Tail: -1}, func(c Chunk) error {
 		if end := c.Offset + int64(len(c.Data)); end > int64(len(written)) || string(c.Data) != string(written[c.Offset:end]) {
 			t.Fatalf("the %d bytes at offset %d are not those that were written there", len(c.Data), c.Offset)
 		}

@@ -205,7 +205,7 @@ func (p *drain) read(t *testing.T, view *Store, uid id.Sandbox, size int) []byte
 	}
 	got := make([]byte, 0, size)
 	at := Position{UID: uid, Container: "web", Attempt: 1, Stdout: true}
-	err := view.Read(t.Context(), at, false, func(c Chunk) error {
+	err := view.Read(t.Context(), at, Mode{Tail: -1}, func(c Chunk) error {
 		if c.Offset != int64(len(got)) {
 			t.Errorf("got offset %d, want %d", c.Offset, len(got))
 		}

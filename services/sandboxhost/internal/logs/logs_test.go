@@ -135,7 +135,7 @@ func collect(t *testing.T, s *Store, at Position) []byte {
 	defer cancel()
 	var got []byte
 	next := max(at.StdoutOffset, at.StderrOffset)
-	err := s.Read(ctx, at, true, func(c Chunk) error {
+	err := s.Read(ctx, at, Mode{Follow: true, Tail: -1}, func(c Chunk) error {
 		if c.Offset != next {
 			t.Errorf("got offset %d, want %d", c.Offset, next)
 		}
@@ -198,7 +198,7 @@ func TestStore_KeepsWhatWasWritten(t *testing.T) {
 	if err := s.Remove(uid); err != nil {
 		t.Error(err)
 	}
-	if err := s.Read(t.Context(), at, true, nil); !errors.Is(err, fault.NotFound) {
+	if err := s.Read(t.Context(), at, Mode{Follow: true, Tail: -1}, nil); !errors.Is(err, fault.NotFound) {
 		t.Errorf("after the removal got %v, want not found", err)
 	}
 }
@@ -224,7 +224,7 @@ func TestStore_DropsOldest(t *testing.T) {
 	var first int64 = -1
 	var got []byte
 	at := Position{UID: uid, Container: "web", Attempt: 1, Stdout: true}
-	err = s.Read(t.Context(), at, false, func(c Chunk) error {
+	err = s.Read(t.Context(), at, Mode{Tail: -1}, func(c Chunk) error {
 		if first < 0 {
 			first = c.Offset
 		}
@@ -362,7 +362,7 @@ func TestStore_BothStreamsInOrderOfTime(t *testing.T) {
 		<-turn
 		shut(t, out, errs)
 	}()
-	err = s.Read(ctx, at, true, func(c Chunk) error {
+	err = s.Read(ctx, at, Mode{Follow: true, Tail: -1}, func(c Chunk) error {
 		if c.At.IsZero() {
 			t.Error("a chunk has no time")
 		}

@@ -44,12 +44,27 @@ func (s *Store) Attempts(uid id.Sandbox, container string) ([]uint64, error) {
 	return attempts, nil
 }
 
+// Mode says how much is read.
+type Mode struct {
+	// Follow goes on until the streams are closed or removed.
+	Follow bool
+	// Since leaves out what came more than a second before. Zero leaves out nothing.
+	Since time.Time
+	// Tail leaves out all but that many lines. Negative leaves out nothing.
+	Tail int
+	// Timed gives no chunk that spans two entries of the index.
+	Timed bool
+}
+
+// partial says whether a reading begins elsewhere than its Position says.
+func (m Mode) partial() bool { return !m.Since.IsZero() || m.Tail >= 0 }
+
 // Read sends what is kept of the chosen streams from the given offsets on, in
-// about the order in which it was written. With follow it goes on until the
-// streams are closed or removed, or ctx ends; without, until what is there now is
-// sent. An error of emit ends it and is returned. It returns fault.NotFound if
-// nothing is kept of that attempt.
-func (s *Store) Read(ctx context.Context, at Position, follow bool, emit func(Chunk) error) error {
+// about the order in which it was written. Without Follow it ends when what is
+// there now is sent. With Since or Tail the first chunk of each stream is empty and
+// says where it begins. An error of emit ends it and is returned. It returns
+// fault.NotFound if nothing is kept of that attempt.
+func (s *Store) Read(ctx context.Context, at Position, mode Mode, emit func(Chunk) error) error {
 	if _, err := os.Stat(filepath.Join(s.cfg.Dir, at.UID.Lower(), at.Container, strconv.FormatUint(at.Attempt, 10))); err != nil {
 		return fault.New(fault.NotFound, "read logs of sandbox %s: no output of container %s in attempt %d is kept", at.UID, at.Container, at.Attempt)
 	}
@@ -61,19 +76,30 @@ func (s *Store) Read(ctx context.Context, at Position, follow bool, emit func(Ch
 	if at.Stderr {
 		cursors = append(cursors, &cursor{st: pair[1], offset: at.StderrOffset, limit: math.MaxInt64})
 	}
-	if !follow { // a workload that never rests would be followed for ever
-		for _, c := range cursors {
-			var err error
-			if c.limit, err = endOf(c.st.dir); err != nil {
-				return err
-			}
-		}
-	}
-	err := readAll(ctx, cursors, follow, emit)
+	err := readCursors(ctx, cursors, mode, emit)
 	for _, c := range cursors {
 		err = errors.Join(err, c.close())
 	}
 	return err
+}
+
+func readCursors(ctx context.Context, cursors []*cursor, mode Mode, emit func(Chunk) error) error {
+	for _, c := range cursors {
+		c.timed = mode.Timed || len(cursors) > 1
+		if mode.Follow {
+			continue
+		}
+		var err error // a workload that never rests would be followed for ever
+		if c.limit, err = endOf(c.st.dir); err != nil {
+			return err
+		}
+	}
+	if mode.partial() {
+		if err := begin(ctx, cursors, mode, emit); err != nil {
+			return err
+		}
+	}
+	return readAll(ctx, cursors, mode.Follow, emit)
 }
 
 func readAll(ctx context.Context, cursors []*cursor, follow bool, emit func(Chunk) error) error {
@@ -119,7 +145,7 @@ func readKept(ctx context.Context, cursors []*cursor, emit func(Chunk) error) er
 		}
 		var oldest *cursor
 		for _, c := range cursors {
-			ok, err := c.fill(len(cursors) > 1)
+			ok, err := c.fill()
 			if err != nil {
 				return err
 			}
@@ -143,6 +169,7 @@ type cursor struct {
 	st     *stream
 	offset int64
 	limit  int64 // it reads nothing from here on
+	timed  bool  // it does not reach beyond one entry of the index
 
 	file   *os.File
 	index  *os.File
@@ -151,9 +178,8 @@ type cursor struct {
 	chunk  Chunk // read and not yet sent
 }
 
-// fill reads the next chunk unless one waits, and says whether there is one. With
-// timed it does not reach beyond one entry of the index.
-func (c *cursor) fill(timed bool) (bool, error) {
+// fill reads the next chunk unless one waits, and says whether there is one.
+func (c *cursor) fill() (bool, error) {
 	if len(c.chunk.Data) > 0 {
 		return true, nil
 	}
@@ -172,7 +198,7 @@ func (c *cursor) fill(timed bool) (bool, error) {
 		}
 		at, until := c.timeOf(c.offset)
 		most := min(MaxChunk, end-c.offset)
-		if timed && until > c.offset {
+		if c.timed && until > c.offset {
 			most = min(most, until-c.offset)
 		}
 		n, err := c.file.ReadAt(c.buffer[:most], c.offset-c.start)
@@ -266,14 +292,7 @@ func (c *cursor) close() error {
 // timeOf finds when the byte at offset came, and up to which offset that holds.
 // Without an entry both are zero.
 func (c *cursor) timeOf(offset int64) (time.Time, int64) {
-	if c.index == nil {
-		return time.Time{}, 0
-	}
-	info, err := c.index.Stat()
-	if err != nil {
-		return time.Time{}, 0
-	}
-	count := int(info.Size() / entrySize)
+	count := c.entries()
 	i := sort.Search(count, func(i int) bool {
 		o, _ := c.entry(i)
 		return o > offset

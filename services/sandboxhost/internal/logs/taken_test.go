@@ -121,7 +121,7 @@ func TestStore_ReadsToWhatWasThere(t *testing.T) {
 	}
 	more()
 	there, got := total, int64(0)
-	err = s.Read(t.Context(), Position{UID: uid, Container: "web", Attempt: 1, Stdout: true, Stderr: true}, false, func(c Chunk) error {
+	err = s.Read(t.Context(), Position{UID: uid, Container: "web", Attempt: 1, Stdout: true, Stderr: true}, Mode{Tail: -1}, func(c Chunk) error {
 		got += int64(len(c.Data))
 		if got > there {
 			t.Fatalf("got %d bytes, %d were there", got, there)

@@ -960,7 +960,20 @@ type ReadLogsRequest struct {
 	// 0 means at the oldest that is kept.
 	StdoutOffset int64 `protobuf:"varint,6,opt,name=stdout_offset,json=stdoutOffset,proto3" json:"stdout_offset,omitempty"`
 	// The same for standard error.
-	StderrOffset  int64 `protobuf:"varint,7,opt,name=stderr_offset,json=stderrOffset,proto3" json:"stderr_offset,omitempty"`
+	StderrOffset int64 `protobuf:"varint,7,opt,name=stderr_offset,json=stderrOffset,proto3" json:"stderr_offset,omitempty"`
+	// Leave out what was read before this time, by the node's wall clock, but for less than
+	// a second of it. Unset means nothing is left out. Applies to the attempt that is read first.
+	Since *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=since,proto3" json:"since,omitempty"`
+	// Leave out all but the last lines of what is kept, counted over all that was asked
+	// for; 0 to 100000. The last line counts if it has no end yet. Unset means
+	// nothing is left out. Applies to the attempt that is read first.
+	TailLines *uint32 `protobuf:"varint,9,opt,name=tail_lines,json=tailLines,proto3,oneof" json:"tail_lines,omitempty"`
+	// Cut chunks so that read_at is that of every byte, to the second. False may tell
+	// that of the first byte alone, in fewer chunks.
+	Timed bool `protobuf:"varint,10,opt,name=timed,proto3" json:"timed,omitempty"`
+	// The newest attempt before the present one of which output is kept. Not together
+	// with attempt or follow.
+	Previous      bool `protobuf:"varint,11,opt,name=previous,proto3" json:"previous,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1044,6 +1057,34 @@ func (x *ReadLogsRequest) GetStderrOffset() int64 {
 	return 0
 }
 
+func (x *ReadLogsRequest) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *ReadLogsRequest) GetTailLines() uint32 {
+	if x != nil && x.TailLines != nil {
+		return *x.TailLines
+	}
+	return 0
+}
+
+func (x *ReadLogsRequest) GetTimed() bool {
+	if x != nil {
+		return x.Timed
+	}
+	return false
+}
+
+func (x *ReadLogsRequest) GetPrevious() bool {
+	if x != nil {
+		return x.Previous
+	}
+	return false
+}
+
 // ReadLogsResponse is a chunk of output.
 type ReadLogsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1054,7 +1095,8 @@ type ReadLogsResponse struct {
 	// Offset of its first byte in that output of that attempt. A gap to the
 	// chunk before means that what lay between is not kept any more.
 	Offset int64 `protobuf:"varint,3,opt,name=offset,proto3" json:"offset,omitempty"`
-	// The bytes, as they were written; at most 32 KiB.
+	// The bytes, as they were written; at most 32 KiB. None only where since or
+	// tail_lines begin.
 	Data []byte `protobuf:"bytes,4,opt,name=data,proto3" json:"data,omitempty"`
 	// When its first byte was read, by the node's wall clock. Unset if unknown.
 	ReadAt        *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=read_at,json=readAt,proto3" json:"read_at,omitempty"`
@@ -1189,7 +1231,7 @@ const file_staddle_sandboxhost_v1_sandboxhost_proto_rawDesc = "" +
 	"\achanged\x18\x01 \x01(\v2$.staddle.sandboxhost.v1.SandboxStateH\x00R\achanged\x12D\n" +
 	"\tforgotten\x18\x02 \x01(\v2$.staddle.sandboxhost.v1.SandboxStateH\x00R\tforgotten\x12\x18\n" +
 	"\x06synced\x18\x03 \x01(\bH\x00R\x06syncedB\a\n" +
-	"\x05event\"\xbe\x02\n" +
+	"\x05event\"\x81\x05\n" +
 	"\x0fReadLogsRequest\x121\n" +
 	"\x03uid\x18\x01 \x01(\tB\x1f\xbaH\x1cr\x1a2\x18^[0-9A-HJKMNP-TV-Z]{26}$R\x03uid\x12%\n" +
 	"\tcontainer\x18\x02 \x01(\tB\a\xbaH\x04r\x02\x18 R\tcontainer\x12\x18\n" +
@@ -1197,7 +1239,15 @@ const file_staddle_sandboxhost_v1_sandboxhost_proto_rawDesc = "" +
 	"\x06stream\x18\x04 \x01(\x0e2!.staddle.sandboxhost.v1.LogStreamB\b\xbaH\x05\x82\x01\x02\x10\x01R\x06stream\x12\x16\n" +
 	"\x06follow\x18\x05 \x01(\bR\x06follow\x12,\n" +
 	"\rstdout_offset\x18\x06 \x01(\x03B\a\xbaH\x04\"\x02(\x00R\fstdoutOffset\x12,\n" +
-	"\rstderr_offset\x18\a \x01(\x03B\a\xbaH\x04\"\x02(\x00R\fstderrOffset\"\xc8\x01\n" +
+	"\rstderr_offset\x18\a \x01(\x03B\a\xbaH\x04\"\x02(\x00R\fstderrOffset\x120\n" +
+	"\x05since\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12-\n" +
+	"\n" +
+	"tail_lines\x18\t \x01(\rB\t\xbaH\x06*\x04\x18\xa0\x8d\x06H\x00R\ttailLines\x88\x01\x01\x12\x14\n" +
+	"\x05timed\x18\n" +
+	" \x01(\bR\x05timed\x12\x1a\n" +
+	"\bprevious\x18\v \x01(\bR\bprevious:\x9e\x01\xbaH\x9a\x01\x1a\x97\x01\n" +
+	"\x12read_logs.previous\x12Iprevious is an attempt that has ended: neither name another nor follow it\x1a6!this.previous || (this.attempt == 0u && !this.follow)B\r\n" +
+	"\v_tail_lines\"\xc8\x01\n" +
 	"\x10ReadLogsResponse\x12\x18\n" +
 	"\aattempt\x18\x01 \x01(\x04R\aattempt\x129\n" +
 	"\x06stream\x18\x02 \x01(\x0e2!.staddle.sandboxhost.v1.LogStreamR\x06stream\x12\x16\n" +
@@ -1276,27 +1326,28 @@ var file_staddle_sandboxhost_v1_sandboxhost_proto_depIdxs = []int32{
 	1,  // 9: staddle.sandboxhost.v1.WatchSandboxesResponse.changed:type_name -> staddle.sandboxhost.v1.SandboxState
 	1,  // 10: staddle.sandboxhost.v1.WatchSandboxesResponse.forgotten:type_name -> staddle.sandboxhost.v1.SandboxState
 	0,  // 11: staddle.sandboxhost.v1.ReadLogsRequest.stream:type_name -> staddle.sandboxhost.v1.LogStream
-	0,  // 12: staddle.sandboxhost.v1.ReadLogsResponse.stream:type_name -> staddle.sandboxhost.v1.LogStream
-	18, // 13: staddle.sandboxhost.v1.ReadLogsResponse.read_at:type_name -> google.protobuf.Timestamp
-	2,  // 14: staddle.sandboxhost.v1.SandboxHostService.EnsureSandbox:input_type -> staddle.sandboxhost.v1.EnsureSandboxRequest
-	4,  // 15: staddle.sandboxhost.v1.SandboxHostService.RemoveSandbox:input_type -> staddle.sandboxhost.v1.RemoveSandboxRequest
-	6,  // 16: staddle.sandboxhost.v1.SandboxHostService.ForgetSandbox:input_type -> staddle.sandboxhost.v1.ForgetSandboxRequest
-	8,  // 17: staddle.sandboxhost.v1.SandboxHostService.GetSandbox:input_type -> staddle.sandboxhost.v1.GetSandboxRequest
-	10, // 18: staddle.sandboxhost.v1.SandboxHostService.ListSandboxes:input_type -> staddle.sandboxhost.v1.ListSandboxesRequest
-	12, // 19: staddle.sandboxhost.v1.SandboxHostService.WatchSandboxes:input_type -> staddle.sandboxhost.v1.WatchSandboxesRequest
-	14, // 20: staddle.sandboxhost.v1.SandboxHostService.ReadLogs:input_type -> staddle.sandboxhost.v1.ReadLogsRequest
-	3,  // 21: staddle.sandboxhost.v1.SandboxHostService.EnsureSandbox:output_type -> staddle.sandboxhost.v1.EnsureSandboxResponse
-	5,  // 22: staddle.sandboxhost.v1.SandboxHostService.RemoveSandbox:output_type -> staddle.sandboxhost.v1.RemoveSandboxResponse
-	7,  // 23: staddle.sandboxhost.v1.SandboxHostService.ForgetSandbox:output_type -> staddle.sandboxhost.v1.ForgetSandboxResponse
-	9,  // 24: staddle.sandboxhost.v1.SandboxHostService.GetSandbox:output_type -> staddle.sandboxhost.v1.GetSandboxResponse
-	11, // 25: staddle.sandboxhost.v1.SandboxHostService.ListSandboxes:output_type -> staddle.sandboxhost.v1.ListSandboxesResponse
-	13, // 26: staddle.sandboxhost.v1.SandboxHostService.WatchSandboxes:output_type -> staddle.sandboxhost.v1.WatchSandboxesResponse
-	15, // 27: staddle.sandboxhost.v1.SandboxHostService.ReadLogs:output_type -> staddle.sandboxhost.v1.ReadLogsResponse
-	21, // [21:28] is the sub-list for method output_type
-	14, // [14:21] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	18, // 12: staddle.sandboxhost.v1.ReadLogsRequest.since:type_name -> google.protobuf.Timestamp
+	0,  // 13: staddle.sandboxhost.v1.ReadLogsResponse.stream:type_name -> staddle.sandboxhost.v1.LogStream
+	18, // 14: staddle.sandboxhost.v1.ReadLogsResponse.read_at:type_name -> google.protobuf.Timestamp
+	2,  // 15: staddle.sandboxhost.v1.SandboxHostService.EnsureSandbox:input_type -> staddle.sandboxhost.v1.EnsureSandboxRequest
+	4,  // 16: staddle.sandboxhost.v1.SandboxHostService.RemoveSandbox:input_type -> staddle.sandboxhost.v1.RemoveSandboxRequest
+	6,  // 17: staddle.sandboxhost.v1.SandboxHostService.ForgetSandbox:input_type -> staddle.sandboxhost.v1.ForgetSandboxRequest
+	8,  // 18: staddle.sandboxhost.v1.SandboxHostService.GetSandbox:input_type -> staddle.sandboxhost.v1.GetSandboxRequest
+	10, // 19: staddle.sandboxhost.v1.SandboxHostService.ListSandboxes:input_type -> staddle.sandboxhost.v1.ListSandboxesRequest
+	12, // 20: staddle.sandboxhost.v1.SandboxHostService.WatchSandboxes:input_type -> staddle.sandboxhost.v1.WatchSandboxesRequest
+	14, // 21: staddle.sandboxhost.v1.SandboxHostService.ReadLogs:input_type -> staddle.sandboxhost.v1.ReadLogsRequest
+	3,  // 22: staddle.sandboxhost.v1.SandboxHostService.EnsureSandbox:output_type -> staddle.sandboxhost.v1.EnsureSandboxResponse
+	5,  // 23: staddle.sandboxhost.v1.SandboxHostService.RemoveSandbox:output_type -> staddle.sandboxhost.v1.RemoveSandboxResponse
+	7,  // 24: staddle.sandboxhost.v1.SandboxHostService.ForgetSandbox:output_type -> staddle.sandboxhost.v1.ForgetSandboxResponse
+	9,  // 25: staddle.sandboxhost.v1.SandboxHostService.GetSandbox:output_type -> staddle.sandboxhost.v1.GetSandboxResponse
+	11, // 26: staddle.sandboxhost.v1.SandboxHostService.ListSandboxes:output_type -> staddle.sandboxhost.v1.ListSandboxesResponse
+	13, // 27: staddle.sandboxhost.v1.SandboxHostService.WatchSandboxes:output_type -> staddle.sandboxhost.v1.WatchSandboxesResponse
+	15, // 28: staddle.sandboxhost.v1.SandboxHostService.ReadLogs:output_type -> staddle.sandboxhost.v1.ReadLogsResponse
+	22, // [22:29] is the sub-list for method output_type
+	15, // [15:22] is the sub-list for method input_type
+	15, // [15:15] is the sub-list for extension type_name
+	15, // [15:15] is the sub-list for extension extendee
+	0,  // [0:15] is the sub-list for field type_name
 }
 
 func init() { file_staddle_sandboxhost_v1_sandboxhost_proto_init() }
@@ -1309,6 +1360,7 @@ func file_staddle_sandboxhost_v1_sandboxhost_proto_init() {
 		(*WatchSandboxesResponse_Forgotten)(nil),
 		(*WatchSandboxesResponse_Synced)(nil),
 	}
+	file_staddle_sandboxhost_v1_sandboxhost_proto_msgTypes[13].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

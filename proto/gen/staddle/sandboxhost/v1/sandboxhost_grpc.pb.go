@@ -87,9 +87,10 @@ type SandboxHostServiceClient interface {
 	// their offset, so that a reader can resume where it was cut. Without follow
 	// it ends at what was there when it was called; with follow it ends when the
 	// sandbox is removed, or when the container of the named attempt has ended and all was sent.
-	// Safe to repeat. Returns NotFound if there is no such sandbox,
-	// container or attempt; Unavailable while the host is not ready, and when it
-	// stops.
+	// With since or tail_lines, what comes first of each output that was asked for is a message without data, whose
+	// offset says where it begins. Safe to repeat. Returns Invalid for a request that breaks a
+	// rule; NotFound if there is no such sandbox, container or attempt; Unavailable while the
+	// host is not ready, and when it stops.
 	ReadLogs(ctx context.Context, in *ReadLogsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ReadLogsResponse], error)
 }
 
@@ -245,9 +246,10 @@ type SandboxHostServiceServer interface {
 	// their offset, so that a reader can resume where it was cut. Without follow
 	// it ends at what was there when it was called; with follow it ends when the
 	// sandbox is removed, or when the container of the named attempt has ended and all was sent.
-	// Safe to repeat. Returns NotFound if there is no such sandbox,
-	// container or attempt; Unavailable while the host is not ready, and when it
-	// stops.
+	// With since or tail_lines, what comes first of each output that was asked for is a message without data, whose
+	// offset says where it begins. Safe to repeat. Returns Invalid for a request that breaks a
+	// rule; NotFound if there is no such sandbox, container or attempt; Unavailable while the
+	// host is not ready, and when it stops.
 	ReadLogs(*ReadLogsRequest, grpc.ServerStreamingServer[ReadLogsResponse]) error
 	mustEmbedUnimplementedSandboxHostServiceServer()
 }

@@ -345,7 +345,7 @@ func TestMachine_SilentComponentIsReplaced(t *testing.T) {
 	before := starts(t, b)
 	for _, name := range []string{"storage", "sandboxhost", config.ContainerdName} {
 		must(t, syscall.Kill(b.PID(name), syscall.SIGSTOP))
-		bed.Eventually(t, 15*time.Second, name+" is replaced", func(ctx context.Context) (bool, string) {
+		bed.Eventually(t, 30*time.Second, name+" is replaced", func(ctx context.Context) (bool, string) {
 			graph, err := b.Graph(ctx)
 			if err != nil {
 				return false, err.Error()

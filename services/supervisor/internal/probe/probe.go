@@ -45,10 +45,13 @@ type Config struct {
 	Settle time.Duration
 }
 
-// Default are the values of the product.
+// Default are the values of the product. A process that hangs is found after the
+// interval and three time-outs: eleven seconds at most. With a shorter interval the
+// supervisor alone would use more than a thousandth of a core at rest, most of it
+// for waking up.
 func Default() Config {
 	return Config{
-		Interval: 5 * time.Second, Hurry: 500 * time.Millisecond,
+		Interval: 8 * time.Second, Hurry: 500 * time.Millisecond,
 		Timeout: time.Second, Misses: 3, Settle: 20 * time.Millisecond,
 	}
 }

@@ -94,6 +94,7 @@ func (n *Network) forget(uid id.Sandbox) {
 	addr := n.byUID[uid]
 	delete(n.byUID, uid)
 	delete(n.ports, uid)
+	delete(n.mirrored, uid)
 	if n.byAddr[addr] == uid {
 		delete(n.byAddr, addr)
 	}

@@ -118,10 +118,30 @@ func (n *Network) rejoin(uid id.Sandbox, old netlink.Link, addr netip.Addr, brid
 	return true, n.reflect(uid, old)
 }
 
+// Reflect lets a sandbox reach itself by an address that leads to it, from now on. One
+// that is not attached is left: its next attachment begins without.
+func (n *Network) Reflect(uid id.Sandbox) error {
+	link, err := netlink.LinkByName(hostInterface(uid))
+	if isGone(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("look at interface of sandbox %s: %w", uid, err)
+	}
+	n.mu.Lock()
+	n.mirrored[uid] = true
+	n.mu.Unlock()
+	return n.reflect(uid, link)
+}
+
 // reflect lets the bridge send packets back to whom they come from, for a sandbox that
-// reaches itself by a port of the node: with br_netfilter the bridge itself leads it there.
+// reaches itself by a port of the node or by a service: with br_netfilter the bridge itself
+// leads it there.
 func (n *Network) reflect(uid id.Sandbox, link netlink.Link) error {
-	if len(n.elementsOf(uid)) == 0 {
+	n.mu.Lock()
+	mirrored := n.mirrored[uid]
+	n.mu.Unlock()
+	if !mirrored && len(n.elementsOf(uid)) == 0 {
 		return nil
 	}
 	if err := netlink.LinkSetHairpin(link, true); err != nil {

@@ -81,11 +81,13 @@ type Network struct {
 	byUID  map[id.Sandbox]netip.Addr
 	byAddr map[netip.Addr]id.Sandbox
 	ports  map[id.Sandbox][]Port
-	last   netip.Addr                   // given out last; the next one is looked for behind it
-	freed  map[netip.Addr]time.Duration // since boot: not long ago, or not looked at since
-	mtu    int
-	bridge int    // index of the bridge
-	rules  string // of our table, as they were made
+	// mirrored are those that reach themselves by an address that is not their own.
+	mirrored map[id.Sandbox]bool
+	last     netip.Addr                   // given out last; the next one is looked for behind it
+	freed    map[netip.Addr]time.Duration // since boot: not long ago, or not looked at since
+	mtu      int
+	bridge   int    // index of the bridge
+	rules    string // of our table, as they were made
 }
 
 // New returns the network. It opens nothing.
@@ -96,7 +98,7 @@ func New(cfg Config, deps Deps) *Network {
 	return &Network{
 		cfg: cfg, log: deps.Log, pins: deps.Namespaces, now: deps.Now, boot: bootID(),
 		byUID: map[id.Sandbox]netip.Addr{}, byAddr: map[netip.Addr]id.Sandbox{}, freed: map[netip.Addr]time.Duration{},
-		ports: map[id.Sandbox][]Port{},
+		ports: map[id.Sandbox][]Port{}, mirrored: map[id.Sandbox]bool{},
 	}
 }
 

@@ -106,6 +106,9 @@ type Network struct {
 	Bridge string `yaml:"bridge"`
 	// Subnet is the IPv4 network of sandboxes; its first address is the gateway.
 	Subnet netip.Prefix `yaml:"subnet"`
+	// ServicePrefixes are the IPv4 networks of the virtual addresses of services: at most
+	// 4, apart from each other and from Subnet. None means that there are no services.
+	ServicePrefixes []netip.Prefix `yaml:"service_prefixes"`
 	// Disable means that there is no sandbox network on this node.
 	Disable bool `yaml:"disable"`
 	// DNS is the resolver of the sandboxes on that network.
@@ -261,7 +264,9 @@ func DefaultNode() Node {
 		Network: Network{
 			Bridge: "staddle0",
 			Subnet: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 77, 0, 0}), 16),
-			DNS:    DNS{Domain: "staddle.internal"}, // .internal is for private use and never delegated
+			// Beside the subnet, for the same reason; nothing is routed there without a service.
+			ServicePrefixes: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 78, 0, 0}), 16)},
+			DNS:             DNS{Domain: "staddle.internal"}, // .internal is for private use and never delegated
 		},
 		// systemd's list of ids has nobody there, and useradd ends long before.
 		UserNamespaces: UserNamespaces{FirstID: 0x7000_0000, Ranges: 1024},

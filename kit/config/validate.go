@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"net"
+	"net/netip"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -123,7 +124,21 @@ func (c *checks) network(n Network) {
 		"write an IPv4 network from /8 to /28, like 10.77.0.0/16")
 	c.must(!ok || n.Subnet == n.Subnet.Masked(), "network.subnet", fmt.Sprintf("%s has host bits", n.Subnet),
 		"write "+n.Subnet.Masked().String())
+	c.services(n)
 	c.dns(n)
+}
+
+func (c *checks) services(n Network) {
+	all := n.ServicePrefixes
+	c.must(len(all) <= 4, "network.service_prefixes", fmt.Sprintf("%d networks are too many", len(all)), "write at most 4")
+	for i, p := range all {
+		key := fmt.Sprintf("network.service_prefixes[%d]", i)
+		ok := p.IsValid() && p.Addr().Is4() && p.Bits() >= 8 && p.Bits() <= 30 && p == p.Masked()
+		c.must(ok, key, fmt.Sprintf("%s is no network for services", p), "write an IPv4 network from /8 to /30 without host bits, like 10.78.0.0/16")
+		for _, other := range append([]netip.Prefix{n.Subnet}, all[:i]...) {
+			c.must(!ok || !other.IsValid() || !p.Overlaps(other), key, fmt.Sprintf("%s overlaps %s", p, other), "write a network that is used for nothing else")
+		}
+	}
 }
 
 func (c *checks) dns(n Network) {

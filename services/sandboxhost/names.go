@@ -15,7 +15,7 @@ import (
 const portOfNames = 53
 
 // runNames answers for the names of sandboxes, from before they are adopted on.
-func runNames(p *process.Process, h *host.Host, names *dns.Names) func(ctx context.Context, ready func()) error {
+func runNames(p *process.Process, h *host.Host, names *dns.Names, services dns.Services) func(ctx context.Context, ready func()) error {
 	network := p.Config.Network
 	if network.Disable || network.DNS.Disable {
 		return func(ctx context.Context, ready func()) error {
@@ -27,10 +27,11 @@ func runNames(p *process.Process, h *host.Host, names *dns.Names) func(ctx conte
 	return dns.New(
 		dns.Config{
 			Address: netip.AddrPortFrom(network.Gateway(), portOfNames), Subnet: network.Subnet,
-			Domain: network.DNS.Domain, Upstreams: network.DNS.Servers(),
+			Prefixes: network.ServicePrefixes,
+			Domain:   network.DNS.Domain, Upstreams: network.DNS.Servers(),
 		},
 		dns.Deps{
-			Log: p.Log, Names: names, States: h.States(),
+			Log: p.Log, Names: names, Services: services, States: h.States(),
 			NotReady: func(reason string) {
 				if reason == "" {
 					p.Status.Unblock(sourceNames)

@@ -61,7 +61,7 @@ func build(_ context.Context, p *process.Process) ([]run.Member, error) {
 	if err != nil {
 		return nil, err
 	}
-	rules, err := validate.New(&sandboxhostv1.EnsureSandboxRequest{}, &sandboxhostv1.EnsureHoldRequest{}, &sandboxhostv1.ExecRequest{}, &sandboxhostv1.ForwardRequest{},
+	rules, err := validate.New(&sandboxhostv1.EnsureSandboxRequest{}, &sandboxhostv1.EnsureHoldRequest{}, &sandboxhostv1.EnsureServiceRequest{}, &sandboxhostv1.ExecRequest{}, &sandboxhostv1.ForwardRequest{},
 		&sandboxhostv1.GetStatsRequest{}, &sandboxhostv1.WatchStatsRequest{})
 	if err != nil {
 		return nil, err
@@ -97,6 +97,8 @@ func build(_ context.Context, p *process.Process) ([]run.Member, error) {
 	api.RegisterHolds(p.Server.GRPC(), h)
 	api.RegisterCheck(p.Server.GRPC(), h)
 	api.RegisterPressure(p.Server.GRPC(), short)
+	services := newServices(p, notes, h, eng)
+	api.RegisterServices(p.Server.GRPC(), services)
 	names := dns.NewNames()
 	people := exec.New(h, eng, p.Log)
 	people.Register(p.Server.GRPC())
@@ -122,7 +124,8 @@ func build(_ context.Context, p *process.Process) ([]run.Member, error) {
 			return context.Cause(ctx)
 		}},
 		{Name: "pressure", Run: short.Run},
-		{Name: "names", Run: runNames(p, h, names)},
+		{Name: "wishes for services", Run: services.Load},
+		{Name: "names", Run: runNames(p, h, names, services)},
 		{Name: "host", Run: func(ctx context.Context, ready func()) error {
 			return h.Run(ctx, func() {
 				p.Status.Unblock(sourceAdoption)
@@ -130,6 +133,7 @@ func build(_ context.Context, p *process.Process) ([]run.Member, error) {
 				ready()
 			})
 		}},
+		{Name: "services", Run: services.Run},
 		{Name: "exec", Run: people.Run},
 		{Name: "forward", Run: ports.Run},
 		{Name: "images", Run: images.run},

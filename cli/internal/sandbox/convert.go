@@ -31,7 +31,7 @@ func FromState(h *sandboxhostv1.SandboxState) Sandbox {
 	s := Sandbox{
 		UID: h.GetUid(), Name: h.GetName(), Manager: h.GetManager(), Node: h.GetStatus().GetNode(),
 		Generation: h.GetGeneration(), Spec: h.GetSpec(), Status: h.GetStatus(), Removing: h.GetRemoving(),
-		CreatedAt: h.GetAcceptedAt().AsTime(), Record: h,
+		Labels: h.GetLabels(), CreatedAt: h.GetAcceptedAt().AsTime(), Record: h,
 	}
 	if s.Status == nil {
 		s.Status = &resourcev1.SandboxStatus{}

@@ -29,6 +29,8 @@ type Node struct {
 	conn   *grpc.ClientConn
 	host   sandboxhostv1.SandboxHostServiceClient
 	images sandboxhostv1.ImageServiceClient
+	// services of the node.
+	services sandboxhostv1.ServiceHostServiceClient
 }
 
 // Node connects to the node's sandboxhost. A caller whom it refuses is told so
@@ -38,7 +40,7 @@ func (s *Settings) Node(ctx context.Context) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &Node{conn, sandboxhostv1.NewSandboxHostServiceClient(conn), sandboxhostv1.NewImageServiceClient(conn)}
+	n := &Node{conn, sandboxhostv1.NewSandboxHostServiceClient(conn), sandboxhostv1.NewImageServiceClient(conn), sandboxhostv1.NewServiceHostServiceClient(conn)}
 	_, err = n.host.ListSandboxes(ctx, &sandboxhostv1.ListSandboxesRequest{PageSize: 1})
 	if fault.KindOf(err) == fault.Denied {
 		return nil, errors.Join(Refused("sandboxhost", s.NodeSocket, err), conn.Close())
@@ -98,20 +100,19 @@ func (n *Node) Get(ctx context.Context, uid string) (sandbox.Sandbox, error) {
 
 // Create makes the node keep a new sandbox.
 func (n *Node) Create(ctx context.Context, name string, labels map[string]string, spec *resourcev1.SandboxSpec) (sandbox.Sandbox, error) {
-	if len(labels) > 0 {
-		return sandbox.Sandbox{}, exit.BadUsage("create sandbox %s: labels are kept by a coordinator only; leave out --label or --node-socket", name)
-	}
 	for _, c := range spec.GetContainers() {
 		if len(c.GetDisks()) > 0 {
 			return sandbox.Sandbox{}, exit.BadUsage("create sandbox %s: disks are given out by a coordinator only; leave out --disk or --node-socket", name)
 		}
 	}
-	return n.ensure(ctx, string(id.NewSandbox()), name, 1, spec)
+	return n.ensure(ctx, string(id.NewSandbox()), name, 1, labels, spec)
 }
 
-func (n *Node) ensure(ctx context.Context, uid, name string, generation uint64, spec *resourcev1.SandboxSpec) (sandbox.Sandbox, error) {
+func (n *Node) ensure(
+	ctx context.Context, uid, name string, generation uint64, labels map[string]string, spec *resourcev1.SandboxSpec,
+) (sandbox.Sandbox, error) {
 	resp, err := n.host.EnsureSandbox(ctx, &sandboxhostv1.EnsureSandboxRequest{
-		Uid: uid, Name: name, Generation: generation, Manager: sandbox.Local, Spec: spec,
+		Uid: uid, Name: name, Generation: generation, Manager: sandbox.Local, Spec: spec, Labels: labels,
 	})
 	if err != nil {
 		return sandbox.Sandbox{}, explainEnsure(name, err)
@@ -151,7 +152,7 @@ func (n *Node) Update(ctx context.Context, uid string, change func(*resourcev1.S
 		if proto.Equal(spec, now.Spec) {
 			return now, nil
 		}
-		next, err := n.ensure(ctx, uid, now.Name, now.Generation+1, spec)
+		next, err := n.ensure(ctx, uid, now.Name, now.Generation+1, now.Labels, spec)
 		if reason := fault.Reason(err); reason != "STALE_GENERATION" && reason != "SPEC_CHANGED" {
 			return next, err
 		}

@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"maps"
+
 	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
 	sandboxhostv1 "staddle.internal/proto/gen/staddle/sandboxhost/v1"
 )
@@ -128,10 +130,15 @@ func present(in Input) Step {
 		return StepEnsure
 	case in.Host.GetRemoving():
 		return StepNone // a removal is never taken back
-	case in.Host.GetGeneration() < in.Record.GetMeta().GetGeneration(), waits(in.Host), unplaced(in):
+	case in.Host.GetGeneration() < in.Record.GetMeta().GetGeneration(), waits(in.Host), unplaced(in), relabelled(in):
 		return StepEnsure
 	}
 	return StepNone
+}
+
+// relabelled says that the same wish has other labels now.
+func relabelled(in Input) bool {
+	return in.Host.GetGeneration() == in.Record.GetMeta().GetGeneration() && !maps.Equal(in.Host.GetLabels(), in.Record.GetMeta().GetLabels())
 }
 
 // unplaced says that the same wish has no position yet, and that there is one now.

@@ -87,7 +87,7 @@ func (h host) EnsureSandbox(ctx context.Context, record *resourcev1.Resource, at
 	meta := record.GetMeta()
 	_, err := h.client.EnsureSandbox(ctx, &sandboxhostv1.EnsureSandboxRequest{
 		Uid: meta.GetUid(), Name: meta.GetName(), Generation: meta.GetGeneration(),
-		Manager: manager, Spec: record.GetSandbox().GetSpec(), Position: at,
+		Manager: manager, Spec: record.GetSandbox().GetSpec(), Position: at, Labels: meta.GetLabels(),
 	})
 	return err
 }

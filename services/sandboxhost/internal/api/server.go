@@ -68,6 +68,7 @@ func (s *Server) EnsureSandbox(
 		Generation: req.GetGeneration(),
 		Spec:       req.GetSpec(),
 		Position:   req.GetPosition(),
+		Labels:     req.GetLabels(),
 	})
 	if err != nil {
 		return nil, err

@@ -30,6 +30,9 @@ type book struct {
 	domain string // canonical: lower case, a dot at the end
 	subnet netip.Prefix
 	names  *Names
+
+	prefixes []netip.Prefix // of services
+	services Services       // nil if there are none
 }
 
 // owns says whether we alone know about a canonical name.
@@ -38,7 +41,7 @@ func (b book) owns(name string) bool {
 		return true
 	}
 	addr, ok := reversed(name)
-	return ok && b.subnet.Contains(addr)
+	return ok && (b.subnet.Contains(addr) || b.ofServices(addr))
 }
 
 // answer answers a question about a name that we own. That a name is there and that it
@@ -48,6 +51,9 @@ func (b book) answer(q dns.Question) (code int, records []dns.RR) {
 	name := dns.CanonicalName(q.Name)
 	if addr, ok := reversed(name); ok && b.subnet.Contains(addr) {
 		return b.pointer(q, addr)
+	}
+	if addr, ok := reversed(name); ok && b.ofServices(addr) {
+		return b.servicePointer(q, addr)
 	}
 	below, ok := strings.CutSuffix(name, b.domain)
 	below = strings.TrimSuffix(below, ".")
@@ -60,8 +66,11 @@ func (b book) answer(q dns.Question) (code int, records []dns.RR) {
 		}
 		return dns.RcodeSuccess, nil
 	}
-	if below == sandboxLabel {
+	if below == sandboxLabel || below == serviceLabel {
 		return dns.RcodeSuccess, nil
+	}
+	if of, ok := strings.CutSuffix(below, "."+serviceLabel); ok {
+		return b.ofService(q, of)
 	}
 	host, ok := strings.CutSuffix(below, "."+sandboxLabel)
 	if !ok {

@@ -53,6 +53,8 @@ type Config struct {
 	Address netip.AddrPort
 	// Subnet of the sandboxes: who asks from elsewhere gets no answer.
 	Subnet netip.Prefix
+	// Prefixes are the networks of the addresses of services.
+	Prefixes []netip.Prefix
 	// Domain of all names, like staddle.internal.
 	Domain string
 	// Upstreams are asked for everything else. Empty means the servers of the node.
@@ -67,6 +69,8 @@ type Deps struct {
 	Log *slog.Logger
 	// Names answers for sandboxes.
 	Names *Names
+	// Services answers for services. Nil knows none.
+	Services Services
 	// States are followed to fill Names.
 	States *watch.Hub[id.Sandbox, *sandboxhostv1.SandboxState]
 	// NotReady is told in one sentence why nobody is answered, and "" when all are.
@@ -90,7 +94,7 @@ func New(cfg Config, deps Deps) *Server {
 	}
 	return &Server{
 		cfg: cfg, deps: deps, questions: make(chan struct{}, maxQuestions),
-		book: book{domain: dns.CanonicalName(cfg.Domain), subnet: cfg.Subnet, names: deps.Names},
+		book: book{domain: dns.CanonicalName(cfg.Domain), subnet: cfg.Subnet, names: deps.Names, prefixes: cfg.Prefixes, services: deps.Services},
 	}
 }
 

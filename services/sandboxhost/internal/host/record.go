@@ -1,6 +1,7 @@
 package host
 
 import (
+	"maps"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -122,8 +123,12 @@ func notYours(uid, manager string) error {
 		"sandbox %s: belongs to manager %q, %s", uid, manager, remedy), "MANAGER_MISMATCH")
 }
 
-// locate keeps the newest position that came with the wish.
+// locate keeps the newest position and labels that came with the wish.
 func locate(r *sandboxhostv1.SandboxRecord, wish *sandboxhostv1.Wish) {
+	if !maps.Equal(wish.GetLabels(), r.GetWish().GetLabels()) {
+		r.Wish = proto.CloneOf(r.GetWish())
+		r.Wish.Labels = wish.GetLabels()
+	}
 	if at := wish.GetPosition(); at != nil && !proto.Equal(at, r.GetWish().GetPosition()) {
 		r.Wish = proto.CloneOf(r.GetWish())
 		r.Wish.Position = at

@@ -124,6 +124,7 @@ func (k *keeper) state() *sandboxhostv1.SandboxState {
 		Removing:   r.GetRemoving(),
 		AcceptedAt: r.GetWish().GetAcceptedAt(),
 		Position:   r.GetWish().GetPosition(),
+		Labels:     r.GetWish().GetLabels(),
 	}
 }
 

@@ -29,6 +29,7 @@ import (
 	"staddle.internal/kit/fault"
 	"staddle.internal/kit/logging"
 	"staddle.internal/kit/process"
+	"staddle.internal/services/sandboxhost/internal/balance"
 	"staddle.internal/services/sandboxhost/internal/cgroup"
 	"staddle.internal/services/sandboxhost/internal/host"
 	"staddle.internal/services/sandboxhost/internal/network"
@@ -163,9 +164,10 @@ func (d down) ours(path string) bool {
 
 func (d down) dropNetwork(ctx context.Context) error {
 	c := d.cfg.Node.Network
-	return network.New(network.Config{
+	services := balance.New(balance.Config{Bridge: c.Bridge, Gateway: c.Gateway(), Prefixes: c.ServicePrefixes}, d.log)
+	return errors.Join(services.Remove(), network.New(network.Config{
 		Bridge: c.Bridge, Subnet: c.Subnet, Ledger: filepath.Join(d.cfg.Paths.Var("sandboxhost"), "network.db"),
-	}, network.Deps{Log: d.log}).Teardown(ctx)
+	}, network.Deps{Log: d.log}).Teardown(ctx))
 }
 
 // removeCgroups removes the cgroups of sandboxes and of components, and the one of

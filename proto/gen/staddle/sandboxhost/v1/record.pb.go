@@ -115,7 +115,9 @@ type Wish struct {
 	// When it was accepted first, by the node's wall clock.
 	AcceptedAt *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=accepted_at,json=acceptedAt,proto3" json:"accepted_at,omitempty"`
 	// A point in the cluster's history at which its record was there.
-	Position      *v1.Position `protobuf:"bytes,7,opt,name=position,proto3" json:"position,omitempty"`
+	Position *v1.Position `protobuf:"bytes,7,opt,name=position,proto3" json:"position,omitempty"`
+	// Labels by which services find it.
+	Labels        map[string]string `protobuf:"bytes,8,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -195,6 +197,13 @@ func (x *Wish) GetAcceptedAt() *timestamppb.Timestamp {
 func (x *Wish) GetPosition() *v1.Position {
 	if x != nil {
 		return x.Position
+	}
+	return nil
+}
+
+func (x *Wish) GetLabels() map[string]string {
+	if x != nil {
+		return x.Labels
 	}
 	return nil
 }
@@ -572,7 +581,7 @@ var File_staddle_sandboxhost_v1_record_proto protoreflect.FileDescriptor
 
 const file_staddle_sandboxhost_v1_record_proto_rawDesc = "" +
 	"\n" +
-	"#staddle/sandboxhost/v1/record.proto\x12\x16staddle.sandboxhost.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\"staddle/resource/v1/resource.proto\x1a!staddle/resource/v1/sandbox.proto\"\x94\x02\n" +
+	"#staddle/sandboxhost/v1/record.proto\x12\x16staddle.sandboxhost.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\"staddle/resource/v1/resource.proto\x1a!staddle/resource/v1/sandbox.proto\"\x91\x03\n" +
 	"\x04Wish\x12\x10\n" +
 	"\x03uid\x18\x01 \x01(\tR\x03uid\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
@@ -583,7 +592,11 @@ const file_staddle_sandboxhost_v1_record_proto_rawDesc = "" +
 	"\x04spec\x18\x05 \x01(\v2 .staddle.resource.v1.SandboxSpecR\x04spec\x12;\n" +
 	"\vaccepted_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"acceptedAt\x129\n" +
-	"\bposition\x18\a \x01(\v2\x1d.staddle.resource.v1.PositionR\bposition\"\x93\x06\n" +
+	"\bposition\x18\a \x01(\v2\x1d.staddle.resource.v1.PositionR\bposition\x12@\n" +
+	"\x06labels\x18\b \x03(\v2(.staddle.sandboxhost.v1.Wish.LabelsEntryR\x06labels\x1a9\n" +
+	"\vLabelsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x93\x06\n" +
 	"\rSandboxRecord\x120\n" +
 	"\x04wish\x18\x01 \x01(\v2\x1c.staddle.sandboxhost.v1.WishR\x04wish\x12\x1a\n" +
 	"\bremoving\x18\x02 \x01(\bR\bremoving\x12:\n" +
@@ -644,7 +657,7 @@ func file_staddle_sandboxhost_v1_record_proto_rawDescGZIP() []byte {
 }
 
 var file_staddle_sandboxhost_v1_record_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_staddle_sandboxhost_v1_record_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_staddle_sandboxhost_v1_record_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
 var file_staddle_sandboxhost_v1_record_proto_goTypes = []any{
 	(AttemptEnd)(0),               // 0: staddle.sandboxhost.v1.AttemptEnd
 	(*Wish)(nil),                  // 1: staddle.sandboxhost.v1.Wish
@@ -652,33 +665,35 @@ var file_staddle_sandboxhost_v1_record_proto_goTypes = []any{
 	(*ContainerStop)(nil),         // 3: staddle.sandboxhost.v1.ContainerStop
 	(*Tombstone)(nil),             // 4: staddle.sandboxhost.v1.Tombstone
 	(*ContainerNote)(nil),         // 5: staddle.sandboxhost.v1.ContainerNote
-	nil,                           // 6: staddle.sandboxhost.v1.SandboxRecord.StopSignalsEntry
-	(*v1.SandboxSpec)(nil),        // 7: staddle.resource.v1.SandboxSpec
-	(*timestamppb.Timestamp)(nil), // 8: google.protobuf.Timestamp
-	(*v1.Position)(nil),           // 9: staddle.resource.v1.Position
-	(*v1.SandboxStatus)(nil),      // 10: staddle.resource.v1.SandboxStatus
-	(*durationpb.Duration)(nil),   // 11: google.protobuf.Duration
+	nil,                           // 6: staddle.sandboxhost.v1.Wish.LabelsEntry
+	nil,                           // 7: staddle.sandboxhost.v1.SandboxRecord.StopSignalsEntry
+	(*v1.SandboxSpec)(nil),        // 8: staddle.resource.v1.SandboxSpec
+	(*timestamppb.Timestamp)(nil), // 9: google.protobuf.Timestamp
+	(*v1.Position)(nil),           // 10: staddle.resource.v1.Position
+	(*v1.SandboxStatus)(nil),      // 11: staddle.resource.v1.SandboxStatus
+	(*durationpb.Duration)(nil),   // 12: google.protobuf.Duration
 }
 var file_staddle_sandboxhost_v1_record_proto_depIdxs = []int32{
-	7,  // 0: staddle.sandboxhost.v1.Wish.spec:type_name -> staddle.resource.v1.SandboxSpec
-	8,  // 1: staddle.sandboxhost.v1.Wish.accepted_at:type_name -> google.protobuf.Timestamp
-	9,  // 2: staddle.sandboxhost.v1.Wish.position:type_name -> staddle.resource.v1.Position
-	1,  // 3: staddle.sandboxhost.v1.SandboxRecord.wish:type_name -> staddle.sandboxhost.v1.Wish
-	10, // 4: staddle.sandboxhost.v1.SandboxRecord.status:type_name -> staddle.resource.v1.SandboxStatus
-	11, // 5: staddle.sandboxhost.v1.SandboxRecord.next_at_boottime:type_name -> google.protobuf.Duration
-	11, // 6: staddle.sandboxhost.v1.SandboxRecord.stop_sent_boottime:type_name -> google.protobuf.Duration
-	0,  // 7: staddle.sandboxhost.v1.SandboxRecord.end:type_name -> staddle.sandboxhost.v1.AttemptEnd
-	11, // 8: staddle.sandboxhost.v1.SandboxRecord.running_since_boottime:type_name -> google.protobuf.Duration
-	3,  // 9: staddle.sandboxhost.v1.SandboxRecord.stops:type_name -> staddle.sandboxhost.v1.ContainerStop
-	6,  // 10: staddle.sandboxhost.v1.SandboxRecord.stop_signals:type_name -> staddle.sandboxhost.v1.SandboxRecord.StopSignalsEntry
-	11, // 11: staddle.sandboxhost.v1.ContainerStop.begun_boottime:type_name -> google.protobuf.Duration
-	8,  // 12: staddle.sandboxhost.v1.Tombstone.removed_at:type_name -> google.protobuf.Timestamp
-	1,  // 13: staddle.sandboxhost.v1.ContainerNote.wish:type_name -> staddle.sandboxhost.v1.Wish
-	14, // [14:14] is the sub-list for method output_type
-	14, // [14:14] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	8,  // 0: staddle.sandboxhost.v1.Wish.spec:type_name -> staddle.resource.v1.SandboxSpec
+	9,  // 1: staddle.sandboxhost.v1.Wish.accepted_at:type_name -> google.protobuf.Timestamp
+	10, // 2: staddle.sandboxhost.v1.Wish.position:type_name -> staddle.resource.v1.Position
+	6,  // 3: staddle.sandboxhost.v1.Wish.labels:type_name -> staddle.sandboxhost.v1.Wish.LabelsEntry
+	1,  // 4: staddle.sandboxhost.v1.SandboxRecord.wish:type_name -> staddle.sandboxhost.v1.Wish
+	11, // 5: staddle.sandboxhost.v1.SandboxRecord.status:type_name -> staddle.resource.v1.SandboxStatus
+	12, // 6: staddle.sandboxhost.v1.SandboxRecord.next_at_boottime:type_name -> google.protobuf.Duration
+	12, // 7: staddle.sandboxhost.v1.SandboxRecord.stop_sent_boottime:type_name -> google.protobuf.Duration
+	0,  // 8: staddle.sandboxhost.v1.SandboxRecord.end:type_name -> staddle.sandboxhost.v1.AttemptEnd
+	12, // 9: staddle.sandboxhost.v1.SandboxRecord.running_since_boottime:type_name -> google.protobuf.Duration
+	3,  // 10: staddle.sandboxhost.v1.SandboxRecord.stops:type_name -> staddle.sandboxhost.v1.ContainerStop
+	7,  // 11: staddle.sandboxhost.v1.SandboxRecord.stop_signals:type_name -> staddle.sandboxhost.v1.SandboxRecord.StopSignalsEntry
+	12, // 12: staddle.sandboxhost.v1.ContainerStop.begun_boottime:type_name -> google.protobuf.Duration
+	9,  // 13: staddle.sandboxhost.v1.Tombstone.removed_at:type_name -> google.protobuf.Timestamp
+	1,  // 14: staddle.sandboxhost.v1.ContainerNote.wish:type_name -> staddle.sandboxhost.v1.Wish
+	15, // [15:15] is the sub-list for method output_type
+	15, // [15:15] is the sub-list for method input_type
+	15, // [15:15] is the sub-list for extension type_name
+	15, // [15:15] is the sub-list for extension extendee
+	0,  // [0:15] is the sub-list for field type_name
 }
 
 func init() { file_staddle_sandboxhost_v1_record_proto_init() }
@@ -692,7 +707,7 @@ func file_staddle_sandboxhost_v1_record_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_staddle_sandboxhost_v1_record_proto_rawDesc), len(file_staddle_sandboxhost_v1_record_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   6,
+			NumMessages:   7,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

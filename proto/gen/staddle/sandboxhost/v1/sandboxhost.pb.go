@@ -110,7 +110,9 @@ type SandboxState struct {
 	Dead bool `protobuf:"varint,11,opt,name=dead,proto3" json:"dead,omitempty"`
 	// What could not be done for it when it was last tried, and is tried again. Empty
 	// when nothing is. It is said in any phase, and goes when that was done.
-	Trouble       string `protobuf:"bytes,12,opt,name=trouble,proto3" json:"trouble,omitempty"`
+	Trouble string `protobuf:"bytes,12,opt,name=trouble,proto3" json:"trouble,omitempty"`
+	// The labels that came with the wish.
+	Labels        map[string]string `protobuf:"bytes,13,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -229,6 +231,13 @@ func (x *SandboxState) GetTrouble() string {
 	return ""
 }
 
+func (x *SandboxState) GetLabels() map[string]string {
+	if x != nil {
+		return x.Labels
+	}
+	return nil
+}
+
 // EnsureSandboxRequest is a wish.
 type EnsureSandboxRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -247,7 +256,10 @@ type EnsureSandboxRequest struct {
 	// with the wish, so that only a history that contains it can end the wish
 	// by not naming it. Unset in a wish of manager local, and while unknown; an unset one
 	// leaves what is kept.
-	Position      *v1.Position `protobuf:"bytes,6,opt,name=position,proto3" json:"position,omitempty"`
+	Position *v1.Position `protobuf:"bytes,6,opt,name=position,proto3" json:"position,omitempty"`
+	// Labels by which services find it, at most 64. They take the place of those that are
+	// kept, also under the same generation, and change nothing else of the sandbox.
+	Labels        map[string]string `protobuf:"bytes,7,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -320,6 +332,13 @@ func (x *EnsureSandboxRequest) GetSpec() *v1.SandboxSpec {
 func (x *EnsureSandboxRequest) GetPosition() *v1.Position {
 	if x != nil {
 		return x.Position
+	}
+	return nil
+}
+
+func (x *EnsureSandboxRequest) GetLabels() map[string]string {
+	if x != nil {
+		return x.Labels
 	}
 	return nil
 }
@@ -1173,7 +1192,7 @@ var File_staddle_sandboxhost_v1_sandboxhost_proto protoreflect.FileDescriptor
 
 const file_staddle_sandboxhost_v1_sandboxhost_proto_rawDesc = "" +
 	"\n" +
-	"(staddle/sandboxhost/v1/sandboxhost.proto\x12\x16staddle.sandboxhost.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a staddle/options/v1/options.proto\x1a\"staddle/resource/v1/resource.proto\x1a!staddle/resource/v1/sandbox.proto\"\xb6\x03\n" +
+	"(staddle/sandboxhost/v1/sandboxhost.proto\x12\x16staddle.sandboxhost.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a staddle/options/v1/options.proto\x1a\"staddle/resource/v1/resource.proto\x1a!staddle/resource/v1/sandbox.proto\"\xbb\x04\n" +
 	"\fSandboxState\x12\x10\n" +
 	"\x03uid\x18\x01 \x01(\tR\x03uid\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
@@ -1190,7 +1209,11 @@ const file_staddle_sandboxhost_v1_sandboxhost_proto_rawDesc = "" +
 	"\x04held\x18\n" +
 	" \x01(\bR\x04held\x12\x12\n" +
 	"\x04dead\x18\v \x01(\bR\x04dead\x12\x18\n" +
-	"\atrouble\x18\f \x01(\tR\atrouble\"\xdc\x02\n" +
+	"\atrouble\x18\f \x01(\tR\atrouble\x12H\n" +
+	"\x06labels\x18\r \x03(\v20.staddle.sandboxhost.v1.SandboxState.LabelsEntryR\x06labels\x1a9\n" +
+	"\vLabelsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x83\x04\n" +
 	"\x14EnsureSandboxRequest\x121\n" +
 	"\x03uid\x18\x01 \x01(\tB\x1f\xbaH\x1cr\x1a2\x18^[0-9A-HJKMNP-TV-Z]{26}$R\x03uid\x12>\n" +
 	"\x04name\x18\x02 \x01(\tB*\xbaH'r%\x10\x01\x18?2\x1f^[a-z0-9]([-a-z0-9]*[a-z0-9])?$R\x04name\x12'\n" +
@@ -1199,7 +1222,11 @@ const file_staddle_sandboxhost_v1_sandboxhost_proto_rawDesc = "" +
 	"generation\x12/\n" +
 	"\amanager\x18\x04 \x01(\tB\x15\xbaH\x12r\x10R\aclusterR\x05localR\amanager\x12<\n" +
 	"\x04spec\x18\x05 \x01(\v2 .staddle.resource.v1.SandboxSpecB\x06\xbaH\x03\xc8\x01\x01R\x04spec\x129\n" +
-	"\bposition\x18\x06 \x01(\v2\x1d.staddle.resource.v1.PositionR\bposition\"W\n" +
+	"\bposition\x18\x06 \x01(\v2\x1d.staddle.resource.v1.PositionR\bposition\x12j\n" +
+	"\x06labels\x18\a \x03(\v28.staddle.sandboxhost.v1.EnsureSandboxRequest.LabelsEntryB\x18\xbaH\x15\x9a\x01\x12\x10@\"\ar\x05\x10\x01\x18\xfd\x01*\x05r\x03\x18\xfd\x01R\x06labels\x1a9\n" +
+	"\vLabelsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"W\n" +
 	"\x15EnsureSandboxResponse\x12>\n" +
 	"\asandbox\x18\x01 \x01(\v2$.staddle.sandboxhost.v1.SandboxStateR\asandbox\"\x8e\x01\n" +
 	"\x14RemoveSandboxRequest\x121\n" +
@@ -1290,7 +1317,7 @@ func file_staddle_sandboxhost_v1_sandboxhost_proto_rawDescGZIP() []byte {
 }
 
 var file_staddle_sandboxhost_v1_sandboxhost_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_staddle_sandboxhost_v1_sandboxhost_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_staddle_sandboxhost_v1_sandboxhost_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_staddle_sandboxhost_v1_sandboxhost_proto_goTypes = []any{
 	(LogStream)(0),                 // 0: staddle.sandboxhost.v1.LogStream
 	(*SandboxState)(nil),           // 1: staddle.sandboxhost.v1.SandboxState
@@ -1308,46 +1335,50 @@ var file_staddle_sandboxhost_v1_sandboxhost_proto_goTypes = []any{
 	(*WatchSandboxesResponse)(nil), // 13: staddle.sandboxhost.v1.WatchSandboxesResponse
 	(*ReadLogsRequest)(nil),        // 14: staddle.sandboxhost.v1.ReadLogsRequest
 	(*ReadLogsResponse)(nil),       // 15: staddle.sandboxhost.v1.ReadLogsResponse
-	(*v1.SandboxSpec)(nil),         // 16: staddle.resource.v1.SandboxSpec
-	(*v1.SandboxStatus)(nil),       // 17: staddle.resource.v1.SandboxStatus
-	(*timestamppb.Timestamp)(nil),  // 18: google.protobuf.Timestamp
-	(*v1.Position)(nil),            // 19: staddle.resource.v1.Position
+	nil,                            // 16: staddle.sandboxhost.v1.SandboxState.LabelsEntry
+	nil,                            // 17: staddle.sandboxhost.v1.EnsureSandboxRequest.LabelsEntry
+	(*v1.SandboxSpec)(nil),         // 18: staddle.resource.v1.SandboxSpec
+	(*v1.SandboxStatus)(nil),       // 19: staddle.resource.v1.SandboxStatus
+	(*timestamppb.Timestamp)(nil),  // 20: google.protobuf.Timestamp
+	(*v1.Position)(nil),            // 21: staddle.resource.v1.Position
 }
 var file_staddle_sandboxhost_v1_sandboxhost_proto_depIdxs = []int32{
-	16, // 0: staddle.sandboxhost.v1.SandboxState.spec:type_name -> staddle.resource.v1.SandboxSpec
-	17, // 1: staddle.sandboxhost.v1.SandboxState.status:type_name -> staddle.resource.v1.SandboxStatus
-	18, // 2: staddle.sandboxhost.v1.SandboxState.accepted_at:type_name -> google.protobuf.Timestamp
-	19, // 3: staddle.sandboxhost.v1.SandboxState.position:type_name -> staddle.resource.v1.Position
-	16, // 4: staddle.sandboxhost.v1.EnsureSandboxRequest.spec:type_name -> staddle.resource.v1.SandboxSpec
-	19, // 5: staddle.sandboxhost.v1.EnsureSandboxRequest.position:type_name -> staddle.resource.v1.Position
-	1,  // 6: staddle.sandboxhost.v1.EnsureSandboxResponse.sandbox:type_name -> staddle.sandboxhost.v1.SandboxState
-	1,  // 7: staddle.sandboxhost.v1.GetSandboxResponse.sandbox:type_name -> staddle.sandboxhost.v1.SandboxState
-	1,  // 8: staddle.sandboxhost.v1.ListSandboxesResponse.sandboxes:type_name -> staddle.sandboxhost.v1.SandboxState
-	1,  // 9: staddle.sandboxhost.v1.WatchSandboxesResponse.changed:type_name -> staddle.sandboxhost.v1.SandboxState
-	1,  // 10: staddle.sandboxhost.v1.WatchSandboxesResponse.forgotten:type_name -> staddle.sandboxhost.v1.SandboxState
-	0,  // 11: staddle.sandboxhost.v1.ReadLogsRequest.stream:type_name -> staddle.sandboxhost.v1.LogStream
-	18, // 12: staddle.sandboxhost.v1.ReadLogsRequest.since:type_name -> google.protobuf.Timestamp
-	0,  // 13: staddle.sandboxhost.v1.ReadLogsResponse.stream:type_name -> staddle.sandboxhost.v1.LogStream
-	18, // 14: staddle.sandboxhost.v1.ReadLogsResponse.read_at:type_name -> google.protobuf.Timestamp
-	2,  // 15: staddle.sandboxhost.v1.SandboxHostService.EnsureSandbox:input_type -> staddle.sandboxhost.v1.EnsureSandboxRequest
-	4,  // 16: staddle.sandboxhost.v1.SandboxHostService.RemoveSandbox:input_type -> staddle.sandboxhost.v1.RemoveSandboxRequest
-	6,  // 17: staddle.sandboxhost.v1.SandboxHostService.ForgetSandbox:input_type -> staddle.sandboxhost.v1.ForgetSandboxRequest
-	8,  // 18: staddle.sandboxhost.v1.SandboxHostService.GetSandbox:input_type -> staddle.sandboxhost.v1.GetSandboxRequest
-	10, // 19: staddle.sandboxhost.v1.SandboxHostService.ListSandboxes:input_type -> staddle.sandboxhost.v1.ListSandboxesRequest
-	12, // 20: staddle.sandboxhost.v1.SandboxHostService.WatchSandboxes:input_type -> staddle.sandboxhost.v1.WatchSandboxesRequest
-	14, // 21: staddle.sandboxhost.v1.SandboxHostService.ReadLogs:input_type -> staddle.sandboxhost.v1.ReadLogsRequest
-	3,  // 22: staddle.sandboxhost.v1.SandboxHostService.EnsureSandbox:output_type -> staddle.sandboxhost.v1.EnsureSandboxResponse
-	5,  // 23: staddle.sandboxhost.v1.SandboxHostService.RemoveSandbox:output_type -> staddle.sandboxhost.v1.RemoveSandboxResponse
-	7,  // 24: staddle.sandboxhost.v1.SandboxHostService.ForgetSandbox:output_type -> staddle.sandboxhost.v1.ForgetSandboxResponse
-	9,  // 25: staddle.sandboxhost.v1.SandboxHostService.GetSandbox:output_type -> staddle.sandboxhost.v1.GetSandboxResponse
-	11, // 26: staddle.sandboxhost.v1.SandboxHostService.ListSandboxes:output_type -> staddle.sandboxhost.v1.ListSandboxesResponse
-	13, // 27: staddle.sandboxhost.v1.SandboxHostService.WatchSandboxes:output_type -> staddle.sandboxhost.v1.WatchSandboxesResponse
-	15, // 28: staddle.sandboxhost.v1.SandboxHostService.ReadLogs:output_type -> staddle.sandboxhost.v1.ReadLogsResponse
-	22, // [22:29] is the sub-list for method output_type
-	15, // [15:22] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	18, // 0: staddle.sandboxhost.v1.SandboxState.spec:type_name -> staddle.resource.v1.SandboxSpec
+	19, // 1: staddle.sandboxhost.v1.SandboxState.status:type_name -> staddle.resource.v1.SandboxStatus
+	20, // 2: staddle.sandboxhost.v1.SandboxState.accepted_at:type_name -> google.protobuf.Timestamp
+	21, // 3: staddle.sandboxhost.v1.SandboxState.position:type_name -> staddle.resource.v1.Position
+	16, // 4: staddle.sandboxhost.v1.SandboxState.labels:type_name -> staddle.sandboxhost.v1.SandboxState.LabelsEntry
+	18, // 5: staddle.sandboxhost.v1.EnsureSandboxRequest.spec:type_name -> staddle.resource.v1.SandboxSpec
+	21, // 6: staddle.sandboxhost.v1.EnsureSandboxRequest.position:type_name -> staddle.resource.v1.Position
+	17, // 7: staddle.sandboxhost.v1.EnsureSandboxRequest.labels:type_name -> staddle.sandboxhost.v1.EnsureSandboxRequest.LabelsEntry
+	1,  // 8: staddle.sandboxhost.v1.EnsureSandboxResponse.sandbox:type_name -> staddle.sandboxhost.v1.SandboxState
+	1,  // 9: staddle.sandboxhost.v1.GetSandboxResponse.sandbox:type_name -> staddle.sandboxhost.v1.SandboxState
+	1,  // 10: staddle.sandboxhost.v1.ListSandboxesResponse.sandboxes:type_name -> staddle.sandboxhost.v1.SandboxState
+	1,  // 11: staddle.sandboxhost.v1.WatchSandboxesResponse.changed:type_name -> staddle.sandboxhost.v1.SandboxState
+	1,  // 12: staddle.sandboxhost.v1.WatchSandboxesResponse.forgotten:type_name -> staddle.sandboxhost.v1.SandboxState
+	0,  // 13: staddle.sandboxhost.v1.ReadLogsRequest.stream:type_name -> staddle.sandboxhost.v1.LogStream
+	20, // 14: staddle.sandboxhost.v1.ReadLogsRequest.since:type_name -> google.protobuf.Timestamp
+	0,  // 15: staddle.sandboxhost.v1.ReadLogsResponse.stream:type_name -> staddle.sandboxhost.v1.LogStream
+	20, // 16: staddle.sandboxhost.v1.ReadLogsResponse.read_at:type_name -> google.protobuf.Timestamp
+	2,  // 17: staddle.sandboxhost.v1.SandboxHostService.EnsureSandbox:input_type -> staddle.sandboxhost.v1.EnsureSandboxRequest
+	4,  // 18: staddle.sandboxhost.v1.SandboxHostService.RemoveSandbox:input_type -> staddle.sandboxhost.v1.RemoveSandboxRequest
+	6,  // 19: staddle.sandboxhost.v1.SandboxHostService.ForgetSandbox:input_type -> staddle.sandboxhost.v1.ForgetSandboxRequest
+	8,  // 20: staddle.sandboxhost.v1.SandboxHostService.GetSandbox:input_type -> staddle.sandboxhost.v1.GetSandboxRequest
+	10, // 21: staddle.sandboxhost.v1.SandboxHostService.ListSandboxes:input_type -> staddle.sandboxhost.v1.ListSandboxesRequest
+	12, // 22: staddle.sandboxhost.v1.SandboxHostService.WatchSandboxes:input_type -> staddle.sandboxhost.v1.WatchSandboxesRequest
+	14, // 23: staddle.sandboxhost.v1.SandboxHostService.ReadLogs:input_type -> staddle.sandboxhost.v1.ReadLogsRequest
+	3,  // 24: staddle.sandboxhost.v1.SandboxHostService.EnsureSandbox:output_type -> staddle.sandboxhost.v1.EnsureSandboxResponse
+	5,  // 25: staddle.sandboxhost.v1.SandboxHostService.RemoveSandbox:output_type -> staddle.sandboxhost.v1.RemoveSandboxResponse
+	7,  // 26: staddle.sandboxhost.v1.SandboxHostService.ForgetSandbox:output_type -> staddle.sandboxhost.v1.ForgetSandboxResponse
+	9,  // 27: staddle.sandboxhost.v1.SandboxHostService.GetSandbox:output_type -> staddle.sandboxhost.v1.GetSandboxResponse
+	11, // 28: staddle.sandboxhost.v1.SandboxHostService.ListSandboxes:output_type -> staddle.sandboxhost.v1.ListSandboxesResponse
+	13, // 29: staddle.sandboxhost.v1.SandboxHostService.WatchSandboxes:output_type -> staddle.sandboxhost.v1.WatchSandboxesResponse
+	15, // 30: staddle.sandboxhost.v1.SandboxHostService.ReadLogs:output_type -> staddle.sandboxhost.v1.ReadLogsResponse
+	24, // [24:31] is the sub-list for method output_type
+	17, // [17:24] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_staddle_sandboxhost_v1_sandboxhost_proto_init() }
@@ -1367,7 +1398,7 @@ func file_staddle_sandboxhost_v1_sandboxhost_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_staddle_sandboxhost_v1_sandboxhost_proto_rawDesc), len(file_staddle_sandboxhost_v1_sandboxhost_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   15,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -130,6 +130,9 @@ func missing(doing string, err error) error {
 	return unavailable(doing, err)
 }
 
+// Reflect lets a sandbox of the node's network reach itself by an address that leads to it.
+func (e *Engine) Reflect(uid id.Sandbox) error { return e.network.Reflect(uid) }
+
 // Mend makes what all sandboxes share as it should be. See engine.Audit.
 func (e *Engine) Mend(ctx context.Context) error {
 	if e.cfg.Network.Disable {

@@ -1,0 +1,204 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
+	sandboxhostv1 "staddle.internal/proto/gen/staddle/sandboxhost/v1"
+
+	"staddle.internal/cli/internal/exit"
+	"staddle.internal/cli/internal/output"
+	"staddle.internal/cli/internal/target"
+)
+
+var serviceColumns = []string{"NAME", "ADDRESS", "PORTS", "SELECTOR", "AFFINITY", "ENDPOINTS"}
+
+func (a *app) serviceCommand() *cobra.Command {
+	list := &cobra.Command{
+		Use: "ls", Short: "List the services of the node", Args: args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.withNode(cmd.Context(), func(ctx context.Context, n *target.Node) error {
+				all, err := n.Services(ctx)
+				if err != nil {
+					return err
+				}
+				return output.Print(a.out, a.format, serviceColumns, serviceRows(all))
+			})
+		},
+	}
+	remove := &cobra.Command{
+		Use: "rm NAME|UID...", Short: "Remove services", Args: args(cobra.MinimumNArgs(1)), ValidArgsFunction: a.serviceNames,
+		RunE: func(cmd *cobra.Command, given []string) error {
+			return a.withNode(cmd.Context(), func(ctx context.Context, n *target.Node) error {
+				var errs []error
+				for _, ref := range given {
+					name, err := n.RemoveService(ctx, ref)
+					if err == nil {
+						_, err = fmt.Fprintln(a.out, name)
+					}
+					errs = append(errs, err)
+				}
+				return errors.Join(errs...)
+			})
+		},
+	}
+	c := group("service", "Services of this node", a.serviceCreateCommand(), list, remove)
+	c.Long = "A service is one address that leads to all ready sandboxes of the node with certain\n" +
+		"labels. These commands talk to the node's own socket, which root may and the members\n" +
+		"of the group staddle-admin."
+	return c
+}
+
+func (a *app) serviceCreateCommand() *cobra.Command {
+	var selector, ports []string
+	var affinity time.Duration
+	var address string
+	c := &cobra.Command{
+		Use: "create NAME", Short: "Lead an address to the ready sandboxes with some labels", Args: args(cobra.ExactArgs(1)),
+		Long: `Lead an address to the ready sandboxes of the node with some labels. It is found as
+NAME.service.<domain> and is reached from the node and its sandboxes. A connection goes
+to any of them; with --affinity a client comes to the same one again. While none is ready
+it refuses.`,
+		Example: `  staddle --node-socket /run/staddle/sandboxhost.sock run -d --label app=web IMAGE
+  staddle service create web --selector app=web --port http=80:8080`,
+		RunE: func(cmd *cobra.Command, given []string) error {
+			spec, err := serviceSpec(selector, ports, affinity)
+			if err != nil {
+				return err
+			}
+			return a.withNode(cmd.Context(), func(ctx context.Context, n *target.Node) error {
+				s, err := n.CreateService(ctx, given[0], address, spec)
+				if err != nil {
+					return err
+				}
+				return output.PrintOne(a.out, a.format, serviceColumns, serviceRow(s))
+			})
+		},
+	}
+	f := c.Flags()
+	f.StringArrayVar(&selector, "selector", nil, "label that the sandboxes have, as `KEY=VALUE`; several are all needed")
+	f.StringArrayVar(&ports, "port", nil, "port, as `[NAME=]PORT[:TARGET][/PROTOCOL]`; TARGET is the sandboxes' (default: the same), PROTOCOL tcp or udp")
+	f.DurationVar(&affinity, "affinity", 0, "how long a client comes to the same sandbox again after its last connection (default: not at all)")
+	f.StringVar(&address, "address", "", "virtual `ADDRESS` (default: any that is free)")
+	_, _ = c.MarkFlagRequired("selector"), c.MarkFlagRequired("port") // they are there
+	return c
+}
+
+func serviceSpec(selector, ports []string, affinity time.Duration) (*resourcev1.ServiceSpec, error) {
+	spec := &resourcev1.ServiceSpec{Selector: map[string]string{}}
+	for _, text := range selector {
+		key, value, ok := strings.Cut(text, "=")
+		if !ok || key == "" {
+			return nil, exit.BadUsage("--selector %q: write KEY=VALUE", text)
+		}
+		spec.Selector[key] = value
+	}
+	for _, text := range ports {
+		p, err := servicePort(text)
+		if err != nil {
+			return nil, err
+		}
+		spec.Ports = append(spec.Ports, p)
+	}
+	if affinity != 0 {
+		spec.Affinity = durationpb.New(affinity)
+	}
+	return spec, nil
+}
+
+// servicePort reads [NAME=]PORT[:TARGET][/PROTOCOL].
+func servicePort(text string) (*resourcev1.ServicePort, error) {
+	p := &resourcev1.ServicePort{}
+	rest := text
+	if name, after, ok := strings.Cut(rest, "="); ok {
+		p.Name, rest = name, after
+	}
+	rest, p.Protocol, _ = strings.Cut(rest, "/")
+	port, inside, mapped := strings.Cut(rest, ":")
+	var err error
+	for _, number := range []struct {
+		text string
+		into *uint32
+		ask  bool
+	}{{port, &p.Port, true}, {inside, &p.TargetPort, mapped}} {
+		if !number.ask {
+			continue
+		}
+		n, parseErr := strconv.ParseUint(number.text, 10, 16)
+		if parseErr != nil || n == 0 {
+			err = exit.BadUsage("--port %q: write [NAME=]PORT[:TARGET][/PROTOCOL], like 80:8080/tcp", text)
+		}
+		*number.into = uint32(n)
+	}
+	return p, err
+}
+
+func serviceRows(all []*sandboxhostv1.ServiceState) []output.Row {
+	rows := make([]output.Row, len(all))
+	for i, s := range all {
+		rows[i] = serviceRow(s)
+	}
+	return rows
+}
+
+func serviceRow(s *sandboxhostv1.ServiceState) output.Row {
+	spec := s.GetWish().GetSpec()
+	var ports, labels, endpoints []string
+	for _, p := range spec.GetPorts() {
+		ports = append(ports, portText(p))
+	}
+	for _, key := range slices.Sorted(maps.Keys(spec.GetSelector())) {
+		labels = append(labels, key+"="+spec.GetSelector()[key])
+	}
+	for _, e := range s.GetEndpoints() {
+		endpoints = append(endpoints, e.GetName())
+	}
+	affinity := ""
+	if spec.GetAffinity() != nil {
+		affinity = spec.GetAffinity().AsDuration().String()
+	}
+	return output.Row{
+		Cells: []string{s.GetWish().GetName(), s.GetWish().GetAddress(), strings.Join(ports, ","), strings.Join(labels, ","), affinity, strings.Join(endpoints, ",")},
+		ID:    s.GetWish().GetName(), Message: s,
+	}
+}
+
+func portText(p *resourcev1.ServicePort) string {
+	text := strconv.Itoa(int(p.GetPort()))
+	if p.GetName() != "" {
+		text = p.GetName() + "=" + text
+	}
+	if p.GetTargetPort() != 0 {
+		text += ":" + strconv.Itoa(int(p.GetTargetPort()))
+	}
+	if p.GetProtocol() != "" {
+		text += "/" + p.GetProtocol()
+	}
+	return text
+}
+
+func (a *app) serviceNames(cmd *cobra.Command, given []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	var names []string
+	ctx, cancel := context.WithTimeout(cmd.Context(), completeLimit)
+	defer cancel()
+	if err := a.withNode(ctx, func(ctx context.Context, n *target.Node) error {
+		all, err := n.Services(ctx)
+		for _, s := range all {
+			names = append(names, s.GetWish().GetName())
+		}
+		return err
+	}); err != nil { // a shell has no place for an error
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return without(names, given), cobra.ShellCompDirectiveNoFileComp
+}

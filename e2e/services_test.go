@@ -1,0 +1,100 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"syscall"
+	"testing"
+
+	"staddle.internal/e2e/bed"
+	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
+	sandboxhostv1 "staddle.internal/proto/gen/staddle/sandboxhost/v1"
+)
+
+// services of the node of a bed.
+func services(b *bed.Bed) sandboxhostv1.ServiceHostServiceClient {
+	return sandboxhostv1.NewServiceHostServiceClient(b.Conn("sandboxhost"))
+}
+
+// A service leads to the sandboxes with its labels as long as they run, from the node and
+// from its neighbours and under its name, over the death of everything and a flush of the
+// firewall; with nobody behind it refuses at once, and when it is removed nothing is left.
+func TestNode_NET4_ServiceLeadsToWhoIsReady(t *testing.T) {
+	b, supervisor := alone(t, bed.Options{})
+	wish := &sandboxhostv1.EnsureSandboxRequest{
+		Uid: newUID(), Name: "server", Generation: 1, Manager: "local", Spec: spec(always, probe("c", "serve", "7000")),
+		Labels: map[string]string{"app": "web", "tier": "1"},
+	}
+	wished := func(change func()) {
+		t.Helper()
+		change()
+		if _, err := b.Host().EnsureSandbox(t.Context(), wish); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wished(func() {})
+	await(t, b, wish.GetUid(), "running", running)
+	request := &sandboxhostv1.EnsureServiceRequest{
+		Uid: newUID(), Name: "web", Generation: 1, Manager: "local", Spec: &resourcev1.ServiceSpec{
+			Selector: map[string]string{"app": "web"}, Ports: []*resourcev1.ServicePort{{Name: "http", Port: 80, TargetPort: 7000}},
+		},
+	}
+	made, err := services(b).EnsureService(t.Context(), request)
+	if err != nil || len(made.GetService().GetEndpoints()) != 1 || made.GetService().GetWish().GetAddress() != "10.78.0.1" {
+		t.Fatalf("got %v, %v, want the first address, and one endpoint", made, err)
+	}
+	const at = "10.78.0.1:80"
+	answers(t, b, "at first", at)
+	neighbour := ensure(t, b, "neighbour", spec(always, probe("c", "ask", at, "hi")))
+	names := ensure(t, b, "names", spec(always, probe("c", "resolve", "web.service.staddle.internal", "50ms")))
+	bed.Eventually(t, waitLong, "the neighbour is answered", outputIs(t, b, neighbour, "c", 1, "answer hi\n"))
+	await(t, b, names, "running", running)
+	finds(t, b, names, "its address", "10.78.0.1")
+
+	b.KillRunner(supervisor, true)
+	b.Start()
+	answersNow(t, b, at) // the rules stay, whoever dies
+	b.WaitReady()
+	answersNow(t, b, at)
+	tool(t, "ip", "netns", "exec", b.NS, "nft", "flush", "ruleset")
+	answers(t, b, "after a flush", at)
+
+	refuses := func(why string) {
+		t.Helper()
+		bed.Eventually(t, waitLong, "it refuses "+why, func(context.Context) (bool, string) {
+			err := b.Connects("tcp", at)
+			return errors.Is(err, syscall.ECONNREFUSED), fmt.Sprint(err)
+		})
+	}
+	wished(func() { wish.Labels = map[string]string{"app": "other"} }) // of the same generation
+	refuses("when the labels are others")
+	if s := await(t, b, wish.GetUid(), "running", running); s.GetAttempt() != 1 {
+		t.Errorf("other labels began attempt %d", s.GetAttempt())
+	}
+	wished(func() { wish.Labels = map[string]string{"app": "web"} })
+	answers(t, b, "with the labels again", at)
+	remove(t, b, wish.GetUid())
+	refuses("when nobody is there")
+	list, err := services(b).ListServices(t.Context(), &sandboxhostv1.ListServicesRequest{})
+	if err != nil || len(list.GetServices()) != 1 || len(list.GetServices()[0].GetEndpoints()) != 0 {
+		t.Errorf("got %v, %v, want it without endpoints", list, err)
+	}
+	for range 2 {
+		if _, err := services(b).RemoveService(t.Context(), &sandboxhostv1.RemoveServiceRequest{Uid: request.GetUid(), Manager: "local"}); err != nil {
+			t.Error(err)
+		}
+	}
+	finds(t, b, names, "nothing", "none: lookup web")
+	remove(t, b, neighbour)
+	remove(t, b, names)
+	settled(t, b)
+}
+
+// answersNow demands an answer at the first try.
+func answersNow(t *testing.T, b *bed.Bed, address string) {
+	t.Helper()
+	if wrong := echoes(b, address); wrong != "" {
+		t.Errorf("no answer at %s: %s", address, wrong)
+	}
+}

@@ -111,7 +111,7 @@ func (n *node) output(t *testing.T, uid id.Sandbox, stderr bool, marker string) 
 	defer cancel()
 	var b strings.Builder
 	at := logs.Position{UID: uid, Container: "a", Attempt: 1, Stdout: !stderr, Stderr: stderr}
-	err := n.engine.Logs().Read(ctx, at, true, func(c logs.Chunk) error {
+	err := n.engine.Logs().Read(ctx, at, logs.Mode{Follow: true, Tail: -1}, func(c logs.Chunk) error {
 		b.Write(c.Data)
 		if marker != "" && strings.Contains(b.String(), marker) {
 			return io.EOF

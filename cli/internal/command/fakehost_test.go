@@ -123,6 +123,7 @@ func (h *fakeHost) ensure(r *sandboxhostv1.EnsureSandboxRequest) (*sandboxhostv1
 	if r.GetGeneration() < b.GetGeneration() {
 		return nil, fault.WithReason(fault.New(fault.Conflict, "generation %d is stale", r.GetGeneration()), "STALE_GENERATION")
 	}
+	b.Labels = r.GetLabels()
 	b.Generation, b.Spec = r.GetGeneration(), r.GetSpec()
 	h.live(b)
 	return proto.CloneOf(b), nil

@@ -297,11 +297,19 @@ func TestPs_PrintedNamesAndUIDsAreWholeAndAccepted(t *testing.T) {
 func TestNode_WhatOnlyACoordinatorCanDoSaysSo(t *testing.T) {
 	h := newHost(t)
 	for _, args := range [][]string{
-		{"run", "-d", "-l", "a=b", "serve"}, {"run", "-d", "--disk", "d:/data", "serve"},
+		{"run", "-d", "--disk", "d:/data", "serve"},
 		{"get", "nodes"}, {"disk", "ls"}, {"node", "ls"},
 	} {
 		want(t, cli(t, append([]string{"--node-socket", h.path}, args...)...), 2, "coordinator", "--node-socket")
 	}
+}
+
+// Labels are kept by a node as well, and by a change of the sandbox.
+func TestNode_LabelsAreKept(t *testing.T) {
+	h := newHost(t)
+	want(t, cli(t, "--node-socket", h.path, "run", "-d", "--name", "web", "-l", "app=web", "serve"), 0)
+	want(t, cli(t, "--node-socket", h.path, "stop", "web"), 0)
+	want(t, cli(t, "--node-socket", h.path, "describe", "web"), 0, "app=web")
 }
 
 func TestNode_SandboxesOfTheClusterAreShownAndNotTouched(t *testing.T) {

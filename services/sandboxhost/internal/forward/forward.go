@@ -72,7 +72,9 @@ func New(host Host, dialer Dialer, log *slog.Logger) *Server {
 }
 
 // Register serves it.
-func (s *Server) Register(on grpc.ServiceRegistrar) { sandboxhostv1.RegisterForwardServiceServer(on, s) }
+func (s *Server) Register(on grpc.ServiceRegistrar) {
+	sandboxhostv1.RegisterForwardServiceServer(on, s)
+}
 
 // Run ends connections whose sandboxes have ended, and all when ctx does.
 func (s *Server) Run(ctx context.Context, ready func()) error {

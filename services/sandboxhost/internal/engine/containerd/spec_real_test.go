@@ -189,17 +189,6 @@ func TestEngine_SysctlsAndProfiles(t *testing.T) {
 	}
 	n.clear(t, uidOf(a))
 
-	tight := trying("write:/x", "write:/tmp/x")
-	tight.User, tight.Security = "app", &resourcev1.SecuritySpec{Profile: restricted}
-	tight.Tmpfs = []*resourcev1.TmpfsMount{{Path: "/tmp"}}
-	a = attempt(t, pushed(t), tight)
-	lines = n.said(t, a)
-	wantLines(t, lines, "write:/x=error open /x: read-only file system")
-	if slices.ContainsFunc(lines, func(l string) bool { return strings.HasPrefix(l, "write:/tmp/x=error") }) {
-		t.Errorf("restricted: got %q", lines)
-	}
-	n.clear(t, uidOf(a))
-
 	n.engine.cfg.Rules.Privileged = true
 	all := trying("write:/proc/sys/kernel/msgmax", "list:/dev", "unshare:")
 	all.Security = &resourcev1.SecuritySpec{Privileged: true}
@@ -210,6 +199,47 @@ func TestEngine_SysctlsAndProfiles(t *testing.T) {
 	wantLines(t, lines, "unshare:=error invalid argument", "write:/proc/sys/kernel/msgmax=error write /proc/sys/kernel/msgmax: invalid argument")
 	if !slices.ContainsFunc(lines, func(l string) bool { return strings.HasPrefix(l, "list:/dev=") && strings.Contains(l, "loop-control") }) {
 		t.Errorf("privileged: got %q, want the devices of the node", lines)
+	}
+	n.clear(t, uidOf(a))
+}
+
+// The restricted profile is one word: no capability in any set, a read-only root, and not
+// root; an image that would run as root is refused, and leaves nothing.
+func TestEngine_RestrictedHasNoRightAndIsNotRoot(t *testing.T) {
+	n := newNode(t)
+	security := &resourcev1.SecuritySpec{Profile: restricted}
+	tight := trying("read:/proc/self/status", "write:/x", "write:/tmp/x")
+	tight.User, tight.Security = "app", security
+	tight.Tmpfs = []*resourcev1.TmpfsMount{{Path: "/tmp"}}
+	a := attempt(t, pushed(t), tight)
+	lines := n.said(t, a)
+	wantLines(t, lines, "write:/x=error open /x: read-only file system")
+	if slices.ContainsFunc(lines, func(l string) bool { return strings.HasPrefix(l, "write:/tmp/x=error") }) {
+		t.Errorf("restricted: got %q", lines)
+	}
+	at := slices.IndexFunc(lines, func(l string) bool { return strings.HasPrefix(l, "read:/proc/self/status=") })
+	if at < 0 {
+		t.Fatalf("got %q, want what the kernel says of the process", lines)
+	}
+	for _, want := range []string{
+		`CapInh:\t0000000000000000\n`, `CapPrm:\t0000000000000000\n`, `CapEff:\t0000000000000000\n`, `CapBnd:\t0000000000000000\n`,
+		`CapAmb:\t0000000000000000\n`, `NoNewPrivs:\t1\n`, `Seccomp:\t2\n`, `Uid:\t1000\t1000\t1000\t1000\n`,
+	} {
+		if !strings.Contains(lines[at], want) {
+			t.Errorf("of the process the kernel says %s, want %s in it", lines[at], want)
+		}
+	}
+	n.clear(t, uidOf(a))
+
+	root := prog("sleep") // its image names no user
+	root.Security = security
+	a = attempt(t, pushed(t), root)
+	for _, action := range []engine.Action{{Step: engine.StepImages}, {Step: engine.StepNamespaces}, {Step: engine.StepNetwork}} {
+		must(t, n.engine.Do(t.Context(), a, action))
+	}
+	err := n.engine.Do(t.Context(), a, engine.Action{Step: engine.StepCreate, Container: "a"})
+	if !errors.Is(err, fault.Invalid) || fault.Reason(err) != "RUNS_AS_ROOT" || !strings.Contains(err.Error(), "set user to another") {
+		t.Errorf("an image that runs as root: got %v, want RUNS_AS_ROOT and what to set", err)
 	}
 	n.clear(t, uidOf(a))
 }

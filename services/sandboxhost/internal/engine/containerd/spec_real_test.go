@@ -345,12 +345,12 @@ func TestEngine_NothingOfTheNodeIsReached(t *testing.T) {
 	n.clear(t, uidOf(a))
 }
 
-// TestEngine_SCY5_StartsAtOnceAreApart starts a dozen: what one sandbox was given never
-// shows in another that starts at the same time.
+// TestEngine_SCY5_StartsAtOnceAreApart starts 40, for a hundred take two cores more than a
+// minute: what one sandbox was given never shows in another that starts at the same time.
 func TestEngine_SCY5_StartsAtOnceAreApart(t *testing.T) {
 	n := newNode(t)
 	ref := pushed(t)
-	const count = 12
+	const count = 40
 	all := make([]engine.Attempt, count)
 	errs := make(chan error, count)
 	for i := range count {
@@ -370,7 +370,7 @@ func TestEngine_SCY5_StartsAtOnceAreApart(t *testing.T) {
 				{Step: engine.StepCreate, Container: "a"}, {Step: engine.StepStart, Container: "a"},
 			} {
 				if err == nil {
-					err = n.engine.Do(t.Context(), all[i], action)
+					err = n.doAgain(t, all[i], action)
 				}
 			}
 			errs <- err
@@ -392,6 +392,18 @@ func TestEngine_SCY5_StartsAtOnceAreApart(t *testing.T) {
 		}
 		n.clear(t, uidOf(a))
 	}
+}
+
+// doAgain does an action until it is done, as a keeper does, for a crowd of starts may
+// take longer than one may.
+func (n *node) doAgain(t *testing.T, a engine.Attempt, action engine.Action) (err error) {
+	const tries = 5
+	for range tries {
+		if err = n.engine.Do(t.Context(), a, action); err == nil {
+			return nil
+		}
+	}
+	return fmt.Errorf("%s, %d times: %w", action.Step, tries, err)
 }
 
 func must(t *testing.T, err error) {

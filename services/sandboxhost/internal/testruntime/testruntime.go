@@ -77,6 +77,9 @@ address = %q
 
 func (r *Runtime) config() string { return filepath.Join(r.Dir, "config.toml") }
 
+// Bin is the folder of binaries.
+func (r *Runtime) Bin() string { return r.bin }
+
 // bin finds the folder of binaries.
 func bin(t testing.TB) string {
 	t.Helper()

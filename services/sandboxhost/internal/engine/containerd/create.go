@@ -11,6 +11,7 @@ import (
 	"github.com/containerd/containerd/api/services/tasks/v1"
 	"github.com/containerd/containerd/api/types"
 	runcoptions "github.com/containerd/containerd/api/types/runc/options"
+	"github.com/containerd/containerd/api/types/task"
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/core/sandbox"
@@ -20,6 +21,7 @@ import (
 
 	"staddle.internal/kit/fault"
 	"staddle.internal/kit/id"
+	"staddle.internal/kit/logging"
 	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
 	sandboxhostv1 "staddle.internal/proto/gen/staddle/sandboxhost/v1"
 	"staddle.internal/services/sandboxhost/internal/engine"
@@ -177,9 +179,12 @@ func (e *Engine) makeTask(ctx context.Context, request *tasks.CreateTaskRequest)
 	defer cancel()
 	const cures = 3
 	for try := 0; ; try++ {
-		_, err := e.client.TaskService().Create(ctx, request)
+		again, err := e.requestTask(ctx, request)
 		if err == nil {
 			return nil
+		}
+		if again && try < cures {
+			continue
 		}
 		cure := e.cureFor(err)
 		if cure == nil || try == cures {
@@ -247,8 +252,19 @@ func (e *Engine) notStarted(ctx context.Context, c *container, cause error) erro
 		}
 		return unavailable("start container "+c.id, errors.Join(cause, err))
 	}
+	process := res.GetProcess()
+	if process.GetStatus() == task.Status_CREATED {
+		let, err := e.letGo(c.id, int(process.GetPid()))
+		if err != nil {
+			return unavailable("start container "+c.id, errors.Join(cause, err))
+		}
+		if let {
+			e.log.Warn("start that was cut was done", logging.Component(c.id))
+			return e.logs.Started(c.uid, c.note.GetContainer(), c.note.GetAttempt())
+		}
+	}
 	// "cannot start a running process", or "a stopped" one: it was done before.
-	if startedStates[res.GetProcess().GetStatus()] && strings.Contains(cause.Error(), "cannot start a ") {
+	if startedStates[process.GetStatus()] && strings.Contains(cause.Error(), "cannot start a ") {
 		return e.logs.Started(c.uid, c.note.GetContainer(), c.note.GetAttempt())
 	}
 	return refused("start container "+c.id, cause)

@@ -155,7 +155,7 @@ func readBootstrap(bundle string) (bootstrap, error) {
 // control group only: what a workload calls itself and where it works is its own
 // business.
 func (e *Engine) bundle(containerID string) (string, error) {
-	pids, err := e.cgroups.Processes(e.group(engine.ShimGroup))
+	pids, err := e.shims()
 	if err != nil {
 		return "", err
 	}

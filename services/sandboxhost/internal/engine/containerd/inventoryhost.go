@@ -15,7 +15,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"staddle.internal/kit/id"
-	"staddle.internal/services/sandboxhost/internal/engine"
 	"staddle.internal/services/sandboxhost/internal/inventory"
 	"staddle.internal/services/sandboxhost/internal/namespace"
 )
@@ -29,7 +28,7 @@ const (
 )
 
 func (e *Engine) listShims(_ context.Context, s *stock) error {
-	pids, err := e.cgroups.Processes(e.group(engine.ShimGroup))
+	pids, err := e.shims()
 	if err != nil {
 		return err
 	}

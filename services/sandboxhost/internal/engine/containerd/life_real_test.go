@@ -372,31 +372,51 @@ func TestEngine_FoldersThatContainerdForgotAreInNobodysWay(t *testing.T) {
 	}
 }
 
-// A start whose runtime was killed after it let the process go, and before it noted that,
-// is one that was done.
+// A start whose runtime was killed after it let the process go, before it had removed the
+// pipe by which it did or after that, is one that was done.
 func TestEngine_LIF2_StartCutHalfWayIsAStart(t *testing.T) {
 	n := newNode(t)
-	a := attempt(t, pushed(t), prog("sleep"))
-	name := a.Wish.GetSpec().GetContainers()[0].GetName()
-	for _, action := range []engine.Action{
-		{Step: engine.StepImages}, {Step: engine.StepNamespaces}, {Step: engine.StepNetwork}, {Step: engine.StepCreate, Container: name},
-	} {
-		if err := n.engine.Do(t.Context(), a, action); err != nil {
-			t.Fatalf("%s: %v", action.Step, err)
+	for _, removed := range []bool{false, true} {
+		a := attempt(t, pushed(t), prog("sleep"))
+		name := a.Wish.GetSpec().GetContainers()[0].GetName()
+		for _, action := range []engine.Action{
+			{Step: engine.StepImages}, {Step: engine.StepNamespaces}, {Step: engine.StepNetwork}, {Step: engine.StepCreate, Container: name},
+		} {
+			if err := n.engine.Do(t.Context(), a, action); err != nil {
+				t.Fatalf("%s: %v", action.Step, err)
+			}
 		}
+		created := n.await(t, uidOf(a), "created", func(o engine.Observed) bool { return len(o.Containers) == 1 })
+		if c := created.Containers[0]; c.State != engine.Created || !c.Task {
+			t.Errorf("before the start: got %+v", c)
+		}
+		n.letGo(t, engine.ContainerID(uidOf(a), name, a.Number), removed)
+		if err := n.engine.Do(t.Context(), a, engine.Action{Step: engine.StepStart, Container: name}); err != nil {
+			t.Fatalf("pipe removed: %t: %v", removed, err)
+		}
+		o := n.await(t, uidOf(a), "running", func(o engine.Observed) bool { return o.Containers[0].State == engine.Running })
+		if o.Containers[0].PID == 0 || o.Containers[0].StartedAt.IsZero() {
+			t.Errorf("pipe removed: %t: got %+v, want a process", removed, o)
+		}
+		must(t, n.engine.signal(t.Context(), o.Containers[0].ID, syscall.SIGTERM))
+		if exit := n.awaitExit(t, uidOf(a)); exit.Code != 0 || exit.Unknown {
+			t.Errorf("pipe removed: %t: got %+v, want code 0", removed, exit)
+		}
+		n.clear(t, uidOf(a))
 	}
-	// As the runtime does, which then removes it.
-	fifo := filepath.Join(n.cfg.Paths.Run(), "runc", n.cfg.Namespace, engine.ContainerID(uidOf(a), name, a.Number), "exec.fifo")
+}
+
+// letGo lets the process of a container go as the runtime does, which then removes the
+// pipe.
+func (n *node) letGo(t *testing.T, containerID string, remove bool) {
+	t.Helper()
+	fifo := n.engine.startPipe(containerID)
 	if raw, err := os.ReadFile(fifo); err != nil || len(raw) == 0 {
 		t.Fatalf("let the process go: %q, %v", raw, err)
 	}
-	if err := n.engine.Do(t.Context(), a, engine.Action{Step: engine.StepStart, Container: name}); err != nil {
-		t.Fatal(err)
+	if remove {
+		must(t, os.Remove(fifo))
 	}
-	if o := n.await(t, uidOf(a), "running", func(o engine.Observed) bool { return o.Containers[0].State == engine.Running }); o.Containers[0].PID == 0 {
-		t.Errorf("got %+v, want a process", o)
-	}
-	n.clear(t, uidOf(a))
 }
 
 // The runtime remembers a container whose shim was killed until it is told to forget it.

@@ -157,10 +157,19 @@ func (e *Engine) observeContainer(ctx context.Context, c *containerd.Client, kno
 	}
 	seen.Task = true
 	p := res.GetProcess()
-	switch p.GetStatus() {
-	case task.Status_CREATED:
-		seen.State = engine.Created
-		return seen, nil
+	status := p.GetStatus()
+	if status == task.Status_CREATED {
+		let, err := e.letGo(known.id, int(p.GetPid()))
+		if err != nil {
+			return nil, err
+		}
+		if !let {
+			seen.State = engine.Created
+			return seen, nil
+		}
+		status = task.Status_RUNNING
+	}
+	switch status {
 	case task.Status_RUNNING, task.Status_PAUSED, task.Status_PAUSING:
 		e.mu.Lock()
 		seen.State, seen.PID, seen.Limits = engine.Running, p.GetPid(), known.limits
@@ -174,7 +183,7 @@ func (e *Engine) observeContainer(ctx context.Context, c *containerd.Client, kno
 			return nil, err
 		}
 	default:
-		return nil, unavailable("ask for its task", fmt.Errorf("the state is %s", p.GetStatus()))
+		return nil, unavailable("ask for its task", fmt.Errorf("the state is %s", status))
 	}
 	seen.StartedAt, err = e.startedAt(ctx, c, known)
 	return seen, err

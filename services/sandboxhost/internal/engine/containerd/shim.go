@@ -30,9 +30,12 @@ func (e *Engine) endLeftShims(uid id.Sandbox) error {
 	return e.endShims(uid)
 }
 
+// shims are the processes in the control group of shims.
+func (e *Engine) shims() ([]int, error) { return e.cgroups.Processes(e.group(engine.ShimGroup)) }
+
 // endShims ends the shims of a sandbox, and no other process.
 func (e *Engine) endShims(uid id.Sandbox) error {
-	pids, err := e.cgroups.Processes(e.group(engine.ShimGroup))
+	pids, err := e.shims()
 	if err != nil {
 		return err
 	}

@@ -12,7 +12,6 @@ import (
 	"staddle.internal/kit/backoff"
 	"staddle.internal/kit/id"
 	"staddle.internal/kit/logging"
-	"staddle.internal/services/sandboxhost/internal/engine"
 )
 
 // tendPeriod is how often somebody looks whether network and shims still are as they
@@ -79,7 +78,7 @@ func (e *Engine) unpinned() (map[id.Sandbox]bool, error) {
 
 // standingShims lists the shims that somebody has stopped, with their sandboxes.
 func (e *Engine) standingShims() (map[int]id.Sandbox, error) {
-	pids, err := e.cgroups.Processes(e.group(engine.ShimGroup))
+	pids, err := e.shims()
 	if err != nil {
 		return nil, err
 	}

@@ -70,6 +70,8 @@ type Ended struct {
 	Code uint32
 	// ContainerEnded is true when its container is found to have ended, too.
 	ContainerEnded bool
+	// OOMKilled is true when the kernel ended it for memory, and not its container.
+	OOMKilled bool
 }
 
 // LeftProcess is a Process that an earlier life of this process has left. It has no

@@ -55,6 +55,9 @@ type Command struct {
 type CommandResult struct {
 	// Code is the exit code, 128 + signal if one ended it.
 	Code uint32
+	// OOMKilled is true when the kernel ended it for memory: it counts as one of the
+	// processes of its container, and shares the limit of that.
+	OOMKilled bool
 	// Output is the beginning of what it printed, at most 1 KiB. Empty for one that
 	// was adopted.
 	Output string

@@ -94,8 +94,11 @@ func (s *Server) serve(
 		return err
 	}
 	exit := &sandboxhostv1.ExecExit{Code: ended.Code}
-	if ended.ContainerEnded {
+	switch {
+	case ended.ContainerEnded:
 		exit.Reason = reasonOf(s.host.Get(at.uid))
+	case ended.OOMKilled:
+		exit.Reason = "it was ended for using more memory than the limit of its container"
 	}
 	defer t.close()
 	return t.send(&sandboxhostv1.ExecResponse{Frame: &sandboxhostv1.ExecResponse_Exit{Exit: exit}})

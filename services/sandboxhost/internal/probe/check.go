@@ -54,6 +54,9 @@ func (p *Prober) exec(ctx context.Context, w Watched, name string, args []string
 	if err != nil {
 		return err
 	}
+	if res.OOMKilled {
+		return errors.New("the command was ended for using more memory than the limit of its container")
+	}
 	if res.Code != 0 {
 		return fmt.Errorf("the command ended with code %d: %s", res.Code, strings.TrimSpace(res.Output))
 	}

@@ -391,7 +391,8 @@ type ExecExit struct {
 	// Exit code 0 to 255; 128 + signal when it was ended by one.
 	Code uint32 `protobuf:"varint,1,opt,name=code,proto3" json:"code,omitempty"`
 	// Why, in a few words for people, where it was not its own doing: the container ended
-	// with it. Empty otherwise.
+	// with it, or the kernel ended it alone for using more memory than the limit of its
+	// container. Empty otherwise.
 	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -44,6 +44,7 @@ type executed struct {
 	id          string
 	terminal    bool
 	pipes       *pipes
+	killsBefore uint64 // for memory, in its container, before it began; the most if nobody knows
 
 	mu    sync.Mutex // guards what follows
 	ended bool       // by itself
@@ -87,6 +88,9 @@ func (e *Engine) Open(ctx context.Context, b engine.Beside) (engine.Process, err
 		prefix = detachedPrefix
 	}
 	p := &executed{e: e, containerID: b.ContainerID, id: prefix + strings.ToLower(id.New()), terminal: b.Terminal != nil}
+	if p.killsBefore, err = e.killsBefore(b.ContainerID); err != nil {
+		return nil, fmt.Errorf("%s: %w", doing, err)
+	}
 	p.pipes, err = makePipes(e.besideDir(b.UID, b.ContainerID, p.id), b.Stdin, !b.Detached, !b.Detached && !p.terminal)
 	if err == nil {
 		err = p.start(ctx, &tasks.ExecProcessRequest{
@@ -228,7 +232,9 @@ func (p *executed) Wait(ctx context.Context) (engine.Ended, error) {
 			p.mu.Lock()
 			p.ended = true
 			p.mu.Unlock()
-			return engine.Ended{Code: res.GetExitStatus(), ContainerEnded: p.endedWithContainer(ctx, res.GetExitStatus())}, nil
+			ended := engine.Ended{Code: res.GetExitStatus(), ContainerEnded: p.endedWithContainer(ctx, res.GetExitStatus())}
+			ended.OOMKilled = !ended.ContainerEnded && p.e.killedBeside(p.containerID, ended.Code, p.killsBefore)
+			return ended, nil
 		case ctx.Err() != nil:
 			return engine.Ended{}, context.Cause(ctx)
 		case errdefs.IsNotFound(errgrpc.ToNative(err)):

@@ -1,6 +1,7 @@
 package containerd
 
 import (
+	"math"
 	"path/filepath"
 	"strings"
 
@@ -33,7 +34,7 @@ func (e *Engine) Left() ([]engine.LeftProcess, error) {
 				}
 				left = append(left, engine.LeftProcess{
 					UID: uid, Detached: strings.HasPrefix(name, detachedPrefix),
-					Process: &executed{e: e, containerID: containerID, id: name, pipes: pipes},
+					Process: &executed{e: e, containerID: containerID, id: name, pipes: pipes, killsBefore: math.MaxUint64},
 				})
 			}
 		}

@@ -44,6 +44,8 @@ func (e *Engine) preStop(ctx context.Context, containerID string) error {
 		return nil
 	case err != nil:
 		return err
+	case res.OOMKilled:
+		return fault.New(fault.Invalid, "run command pre-stop in container %s: it was ended for using more memory than the limit of its container", containerID)
 	case res.Code != 0:
 		return fault.New(fault.Invalid, "run command pre-stop in container %s: it ended with code %d: %s", containerID, res.Code, res.Output)
 	}
@@ -84,6 +86,10 @@ func (e *Engine) Exec(ctx context.Context, cmd engine.Command) (engine.CommandRe
 	if err != nil {
 		return engine.CommandResult{}, asked(ctx, doing, err)
 	}
+	before, err := e.killsBefore(cmd.ContainerID)
+	if err != nil {
+		return engine.CommandResult{}, fmt.Errorf("%s: %w", doing, err)
+	}
 	out := &clipped{}
 	p, fresh, err := e.command(ctx, ctr, main, cmd, out)
 	if err != nil {
@@ -96,7 +102,7 @@ func (e *Engine) Exec(ctx context.Context, cmd engine.Command) (engine.CommandRe
 	if err != nil {
 		return engine.CommandResult{}, fmt.Errorf("%s: %w", doing, err)
 	}
-	return engine.CommandResult{Code: code, Output: out.String()}, nil
+	return engine.CommandResult{Code: code, OOMKilled: e.killedBeside(cmd.ContainerID, code, before), Output: out.String()}, nil
 }
 
 // command makes the process of a command, or finds the one that is there already. What

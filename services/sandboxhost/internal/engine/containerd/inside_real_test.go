@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -173,4 +174,37 @@ func TestEngine_InsideTheNetwork(t *testing.T) {
 	if _, err := n.engine.Listeners(t.Context(), id.NewSandbox()); !errors.Is(err, fault.Unavailable) {
 		t.Errorf("of a sandbox that is not there got %v, want unavailable", err)
 	}
+}
+
+// LIF-5: a probe, or what a person runs, that the kernel ends for memory is told apart from
+// the main process and its children, also when somebody ends the main one right after.
+func TestEngine_LIF5_KillOfACommandForMemoryIsNotTheContainers(t *testing.T) {
+	n := newNode(t)
+	c := prog("sleep")
+	c.Limits = &resourcev1.ResourceLimits{MemoryLimitBytes: new(int64(64 << 20))}
+	a := attempt(t, pushed(t), c)
+	n.run(t, a)
+	containerID := engine.ContainerID(uidOf(a), "a", 1)
+	for i, args := range [][]string{{testimage.Program, "exit", "137"}, {testimage.Program, "eat"}} {
+		res, err := n.engine.Exec(t.Context(), engine.Command{ContainerID: containerID, ID: "probe", Args: args})
+		if err != nil || res.Code != killed || res.OOMKilled != (i == 1) {
+			t.Errorf("%q: got %+v, %v", args, res, err)
+		}
+		p, err := n.engine.Open(t.Context(), engine.Beside{UID: uidOf(a), ContainerID: containerID, Args: args, Detached: true})
+		must(t, err)
+		ended, err := p.Wait(t.Context())
+		if err != nil || ended.Code != killed || ended.OOMKilled != (i == 1) {
+			t.Errorf("%q, for a person: got %+v, %v", args, ended, err)
+		}
+		must(t, p.Close(t.Context()))
+	}
+	o := n.await(t, uidOf(a), "running", func(o engine.Observed) bool { return len(o.Containers) == 1 })
+	if got := o.Containers[0]; got.State != engine.Running || got.OOMKills != 2 {
+		t.Errorf("the container: got %+v, want it running and two kills counted", got)
+	}
+	must(t, n.engine.signal(t.Context(), containerID, syscall.SIGKILL))
+	if exit := n.awaitExit(t, uidOf(a)); exit.Code != killed || exit.OOMKilled || exit.OOMKills != 2 {
+		t.Errorf("its end: got %+v, want two kills counted, of which none was the main process", exit)
+	}
+	n.clear(t, uidOf(a))
 }

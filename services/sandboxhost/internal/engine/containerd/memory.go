@@ -1,6 +1,10 @@
 package containerd
 
-import "time"
+import (
+	"time"
+
+	"staddle.internal/kit/logging"
+)
 
 // killed is the exit code of a process that SIGKILL ended.
 const killed = 137
@@ -40,6 +44,43 @@ func (k kills) lived(at time.Time) uint64 {
 // nobody looked the last is.
 func (k kills) ended(code uint32, count uint64, at time.Time) bool {
 	return code == killed && count > k.lived(at)
+}
+
+// beside takes in that one of those counted was not the main process.
+func (k kills) beside() kills {
+	k.before = min(k.before+1, k.count)
+	return k
+}
+
+// killedBeside says whether the kernel ended a process beside the main one of a container
+// for memory: SIGKILL ended it, and more are counted than before it began. A SIGKILL of
+// somebody else while the kernel ends another process is taken for the kernel's.
+func (e *Engine) killedBeside(containerID string, code uint32, before uint64) bool {
+	known := e.known(containerID)
+	if code != killed || known == nil {
+		return false
+	}
+	count, err := e.oomKillsRunning(known)
+	if err != nil {
+		e.log.Warn("kills for memory not counted", logging.Component(containerID), logging.Err(err))
+	}
+	if err != nil || count <= before {
+		return false
+	}
+	e.mu.Lock()
+	known.kills = known.kills.beside()
+	e.mu.Unlock()
+	e.log.Info("process beside the main one ended for memory", logging.Component(containerID))
+	return true
+}
+
+// killsBefore is how many are counted when such a process begins.
+func (e *Engine) killsBefore(containerID string) (uint64, error) {
+	known := e.known(containerID)
+	if known == nil {
+		return 0, nil
+	}
+	return e.oomKillsRunning(known)
 }
 
 // oomKills is how many processes of a container were ended for memory. Its control

@@ -21,6 +21,7 @@ import (
 	"staddle.internal/kit/rpc/validate"
 	"staddle.internal/kit/run"
 	"staddle.internal/services/sandboxhost/internal/api"
+	"staddle.internal/services/sandboxhost/internal/copying"
 	"staddle.internal/services/sandboxhost/internal/dns"
 	"staddle.internal/services/sandboxhost/internal/engine/containerd"
 	"staddle.internal/services/sandboxhost/internal/exec"
@@ -61,7 +62,8 @@ func build(_ context.Context, p *process.Process) ([]run.Member, error) {
 	if err != nil {
 		return nil, err
 	}
-	rules, err := validate.New(&sandboxhostv1.EnsureSandboxRequest{}, &sandboxhostv1.EnsureHoldRequest{}, &sandboxhostv1.EnsureServiceRequest{}, &sandboxhostv1.ExecRequest{}, &sandboxhostv1.ForwardRequest{},
+	rules, err := validate.New(&sandboxhostv1.EnsureSandboxRequest{}, &sandboxhostv1.EnsureHoldRequest{}, &sandboxhostv1.EnsureServiceRequest{}, &sandboxhostv1.ExecRequest{},
+		&sandboxhostv1.ForwardRequest{}, &sandboxhostv1.CopyOutRequest{}, &sandboxhostv1.CopyInRequest{},
 		&sandboxhostv1.GetStatsRequest{}, &sandboxhostv1.WatchStatsRequest{})
 	if err != nil {
 		return nil, err
@@ -104,6 +106,8 @@ func build(_ context.Context, p *process.Process) ([]run.Member, error) {
 	people.Register(p.Server.GRPC())
 	ports := forward.New(h, eng, p.Log)
 	ports.Register(p.Server.GRPC())
+	copies := copying.New(h, eng, p.Log)
+	copies.Register(p.Server.GRPC())
 	images := newImages(p, eng, h)
 	sandboxhostv1.RegisterImageServiceServer(p.Server.GRPC(), images.server)
 	short.Relieve(images.sweeper)
@@ -136,6 +140,7 @@ func build(_ context.Context, p *process.Process) ([]run.Member, error) {
 		{Name: "services", Run: services.Run},
 		{Name: "exec", Run: people.Run},
 		{Name: "forward", Run: ports.Run},
+		{Name: "copying", Run: copies.Run},
 		{Name: "images", Run: images.run},
 		{Name: "stats", Run: usage.Run},
 		{Name: "returns", Run: func(ctx context.Context, ready func()) error { return grants.Run(ctx, h, ready) }},

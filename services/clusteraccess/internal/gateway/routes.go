@@ -33,6 +33,7 @@ func allowed() []service {
 	return []service{
 		{&presencev1.PresenceService_ServiceDesc, "presence"},
 		{&sandboxhostv1.ExecService_ServiceDesc, "sandboxhost"},
+		{&sandboxhostv1.CopyService_ServiceDesc, "sandboxhost"},
 		{&sandboxhostv1.ForwardService_ServiceDesc, "sandboxhost"},
 		{&sandboxhostv1.StatsService_ServiceDesc, "sandboxhost"},
 		{&processv1.ProcessService_ServiceDesc, ""},

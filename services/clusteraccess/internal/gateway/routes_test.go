@@ -31,6 +31,8 @@ func TestRoutes_Find(t *testing.T) {
 		{"/staddle.presence.v1.PresenceService/GetPresence", []string{"storage"}, route{}, fault.Invalid},
 		{"/staddle.sandboxhost.v1.ExecService/Exec", nil, route{"sandboxhost", true}, 0},
 		{"/staddle.sandboxhost.v1.ForwardService/Forward", nil, route{"sandboxhost", true}, 0},
+		{"/staddle.sandboxhost.v1.CopyService/CopyOut", nil, route{"sandboxhost", true}, 0},
+		{"/staddle.sandboxhost.v1.CopyService/CopyIn", nil, route{"sandboxhost", false}, 0},
 		{"/staddle.sandboxhost.v1.SandboxHostService/ListSandboxes", nil, route{}, fault.Denied},
 		{"/staddle.process.v1.ProcessService/GetStatus", nil, route{"clusteraccess", false}, 0},
 		{"/staddle.process.v1.ProcessService/GetStatus", []string{"supervisor"}, route{"supervisor", false}, 0},

@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"net/netip"
-	"strings"
 	"syscall"
 	"time"
 
@@ -50,19 +49,13 @@ func (s *Server) Forward(st stream) error {
 		return err
 	}
 	uid, port := id.Sandbox(first.GetStart().GetUid()), uint16(first.GetStart().GetPort()) // bounded by the contract
-	ctx, cancel := context.WithCancelCause(st.Context())
+	ctx, state, leave, err := s.calls.Enter(st.Context(), uid)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	l := &line{cancel: cancel}
-	if l.attempt, err = s.attempt(uid); err != nil {
-		return err
-	}
-	if err := s.enter(uid, l); err != nil {
-		return err
-	}
-	defer s.leave(uid, l)
-	if now, err := s.attempt(uid); err != nil || now != l.attempt { // before it could be told of
-		return errors.Join(err, errEnded)
-	}
 	conn, err := s.dial(ctx, uid, port)
 	if ctx.Err() != nil {
 		return errors.Join(context.Cause(ctx), closed(conn))
@@ -70,22 +63,9 @@ func (s *Server) Forward(st stream) error {
 	if err != nil {
 		return err
 	}
-	s.log.Debug("port forwarded", uid.Attr(), logging.Attempt(int64(l.attempt)))
-	return s.carry(ctx, cancel, st, conn, l.attempt)
-}
-
-// attempt is the one that a sandbox runs in.
-func (s *Server) attempt(uid id.Sandbox) (uint64, error) {
-	state, err := s.host.Get(uid)
-	if err != nil {
-		return 0, err
-	}
-	attempt, runs := running(state)
-	if !runs {
-		return 0, fault.WithReason(fault.New(fault.Conflict, "sandbox %s: no container of it runs, its phase is %s",
-			state.GetName(), strings.TrimPrefix(state.GetStatus().GetPhase().String(), "SANDBOX_PHASE_")), "NOT_RUNNING")
-	}
-	return attempt, nil
+	attempt := state.GetStatus().GetAttempt()
+	s.log.Debug("port forwarded", uid.Attr(), logging.Attempt(int64(attempt)))
+	return s.carry(ctx, cancel, st, conn, attempt)
 }
 
 // dial connects to the first loopback address at which somebody listens.
@@ -148,19 +128,24 @@ func (s *Server) carry(ctx context.Context, cancel context.CancelCauseFunc, st s
 		cancel(err)
 		return err
 	}
-	heard := make(chan struct{})
+	heard, told := make(chan struct{}), make(chan struct{})
 	s.pumps.Go(func() { // ends with the stream, which ends with this call; Run waits for it
 		defer close(heard)
 		if err := inward(st, conn); err != nil {
 			cancel(err)
 		}
 	})
-	if err := outward(conn, st); err != nil {
-		cancel(err)
-	}
-	select {
-	case <-heard:
-	case <-ctx.Done():
+	s.pumps.Go(func() { // the same
+		defer close(told)
+		if err := outward(conn, st); err != nil {
+			cancel(err)
+		}
+	})
+	for _, over := range []chan struct{}{heard, told} {
+		select {
+		case <-over:
+		case <-ctx.Done():
+		}
 	}
 	return context.Cause(ctx) // nil while nothing has cancelled it
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -50,6 +51,20 @@ func TestExec_EXE3_ThroughTheGateway(t *testing.T) {
 	}
 	if r := stranger.Wait(); r.Code != 6 {
 		t.Errorf("a forward as a node: got code %d, %s, want 6", r.Code, r.Stderr)
+	}
+	file := filepath.Join(t.TempDir(), "file")
+	must(t, os.WriteFile(file, large, 0o600))
+	if r := far.CLI("cp", file, "web:/tmp"); r.Code != 0 {
+		t.Errorf("a copy in: got code %d, %s", r.Code, r.Stderr)
+	}
+	if r := far.CLI("cp", "web:/tmp/file", file+".back"); r.Code != 0 {
+		t.Errorf("a copy out: got code %d, %s", r.Code, r.Stderr)
+	}
+	if back, err := os.ReadFile(file + ".back"); err != nil || !bytes.Equal(back, large) {
+		t.Errorf("a copy there and back: got %d bytes, %v, want %d", len(back), err, len(large))
+	}
+	if r := far.CLI("cp", "web:/tmp/file", "-", "--cert", pki+"node.crt", "--key", pki+"node.key"); r.Code != 6 || r.Stdout != "" {
+		t.Errorf("a copy as a node: got code %d, %d bytes, %s, want 6", r.Code, len(r.Stdout), r.Stderr)
 	}
 	client := far.Begin("exec", "web", "--", "probe", "trap", "1", "0")
 	bed.Eventually(t, waitLong, "it is ready", func(context.Context) (bool, string) { return client.Stdout() == "ready\n", client.Stdout() })

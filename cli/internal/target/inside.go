@@ -17,10 +17,14 @@ type Inside struct {
 	Exec sandboxhostv1.ExecServiceClient
 	// Forward connects to ports.
 	Forward sandboxhostv1.ForwardServiceClient
+	// Copy carries files.
+	Copy sandboxhostv1.CopyServiceClient
 }
 
 func newInside(conn *grpc.ClientConn) *Inside {
-	return &Inside{conn, sandboxhostv1.NewExecServiceClient(conn), sandboxhostv1.NewForwardServiceClient(conn)}
+	return &Inside{
+		conn, sandboxhostv1.NewExecServiceClient(conn), sandboxhostv1.NewForwardServiceClient(conn), sandboxhostv1.NewCopyServiceClient(conn),
+	}
 }
 
 // Inside is the door into the sandboxes of this node. It ends with it.

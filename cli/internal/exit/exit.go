@@ -49,7 +49,7 @@ const Help = `Exit codes:
   4  in conflict with what is there: it exists, was changed, or is in use
   5  not reachable, or not ready in time
   6  not allowed
-  7  something is wrong with this machine, says "doctor"
+  7  something is wrong, says "doctor" or "explain"
   "run" in the foreground ends with the code of the container; a command that
   a signal ends has 128 plus the number of the signal. "exec" ends with the code
   of the process; with 125 if it could not be begun or nobody knows how it ended,

@@ -44,6 +44,8 @@ func TestSandbox_ReadyAndChangedInPlace(t *testing.T) {
 	if out := b.OK("--node-socket", b.HostSocket(), "ps"); !strings.Contains(out, "RUNNING   true") {
 		t.Errorf("ps does not say that it is ready:\n%s", out)
 	}
+	socket := []string{"--node-socket", b.HostSocket()}
+	b.OK(append(socket, "explain", "web")...)
 	b.Kill("sandboxhost")
 	server.Limits = &resourcev1.ResourceLimits{PidsLimit: new(int64(64))}
 	r := &sandboxhostv1.EnsureSandboxRequest{Uid: uid, Name: "web", Generation: 2, Manager: "local", Spec: s}
@@ -61,11 +63,14 @@ func TestSandbox_ReadyAndChangedInPlace(t *testing.T) {
 	}
 	remove(t, b, uid)
 
-	// A port that is never opened, told to the person who waits for it.
-	socket := []string{"--node-socket", b.HostSocket()}
+	// A port that is never opened, told to the person who waits for it, and to who asks later.
 	wrong := b.CLI(append(socket, "--timeout", "5s", "run", "-d", "--name", "wrong", "--expose", "7001", bed.ProbeImage, "--", "serve", "7000")...)
 	if wrong.Code == 0 || !strings.Contains(wrong.Stderr, "nothing listens on port 7001/tcp, but on 7000/tcp; is it the right port?") {
 		t.Errorf("got code %d: %s", wrong.Code, wrong.Stderr)
+	}
+	why := b.CLI(append(socket, "explain", "wrong")...)
+	if why.Code != 7 || !strings.Contains(why.Stdout, "nothing listens on port 7001/tcp") || !strings.Contains(why.Stdout, "next: ") {
+		t.Errorf("explain: got code %d: %s%s", why.Code, why.Stdout, why.Stderr)
 	}
 	b.OK(append(socket, "rm", "wrong")...)
 	settled(t, b)

@@ -191,10 +191,10 @@ func (a *app) readings(ctx context.Context, settings *target.Settings, host *tar
 	return all, nil
 }
 
-// selected lists the sandboxes that a selector takes; the coordinator knows the labels.
+// selected lists the sandboxes that a selector takes, as the coordinator finds them.
 func selected(ctx context.Context, settings *target.Settings, selector string) (found []sandbox.Sandbox, err error) {
 	if settings.Direct {
-		return nil, exit.BadUsage("--selector: labels are kept by a coordinator only; leave out --node-socket, or name the sandboxes")
+		return nil, exit.BadUsage("--selector: only a coordinator is asked for labels; leave out --node-socket, or name the sandboxes")
 	}
 	cluster, err := settings.Cluster(ctx)
 	if err != nil {

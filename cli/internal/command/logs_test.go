@@ -26,6 +26,6 @@ func TestLogs_OfSeveralSandboxesAreLinesWithTheirNames(t *testing.T) {
 	want(t, cli(t, "--node-socket", h.path, "logs", "web", "--tail", "0"), 0)
 	want(t, cli(t, "--node-socket", h.path, "logs", "web", "-o", "json"), 0, `"stream":"stdout","offset":0,"text":"out "}`)
 	want(t, cli(t, "--node-socket", h.path, "logs", "web", "--previous"), 3, "no output")
-	want(t, cli(t, "--node-socket", h.path, "logs", "-l", "app=web"), 2, "labels are kept by a coordinator only")
+	want(t, cli(t, "--node-socket", h.path, "logs", "-l", "app=web"), 2, "only a coordinator is asked for labels")
 	want(t, cli(t, "--node-socket", h.path, "logs", "web", "none"), 3, "none")
 }

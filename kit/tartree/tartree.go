@@ -52,7 +52,7 @@ func madeByKernel(fd uintptr) (bool, error) {
 	if err := unix.Fstatfs(int(fd), &st); err != nil {
 		return false, err
 	}
-	return slices.Contains(ofKernel, int64(st.Type)), nil
+	return slices.Contains(ofKernel, st.Type), nil
 }
 
 // cleaned is the name of an entry without what means nothing. One that is absolute, leads

@@ -162,6 +162,25 @@ func TestCopyIn_MakesWhatCameWhole(t *testing.T) {
 	}
 }
 
+// underWay waits until a copy has begun a file in a folder.
+func underWay(t *testing.T, dir string) {
+	t.Helper()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	late := time.After(limit)
+	for {
+		begun, err := filepath.Glob(filepath.Join(dir, ".staddle-copy-*"))
+		if err != nil || len(begun) > 0 {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-late:
+			t.Fatalf("nothing has begun in %s", dir)
+		}
+	}
+}
+
 // What does not come whole makes nothing, however it breaks, and is never a success. (EXE-4)
 func TestCopyIn_EXE4_WhatBreaksMakesNothing(t *testing.T) {
 	whole := stream(t, "file", bytes.Repeat([]byte("x"), 100_000))
@@ -189,6 +208,7 @@ func TestCopyIn_EXE4_WhatBreaksMakesNothing(t *testing.T) {
 		c.start.Path = dir
 		st := in(t, client, c.start, c.sent)
 		if c.then != nil {
+			underWay(t, dir)
 			c.then(h, st)
 		}
 		if resp, err := st.CloseAndRecv(); fault.KindOf(err) != c.kind {

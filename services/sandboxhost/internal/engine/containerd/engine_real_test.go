@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"runtime"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -157,6 +159,19 @@ func (n *node) silence(t *testing.T, uid id.Sandbox, silent bool) {
 	}
 }
 
+// ignoresTerm says whether a process ignores SIGTERM, which is a bit of a line of its
+// status (proc_pid_status(5)).
+func ignoresTerm(pid uint32) bool {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return false
+	}
+	_, after, _ := strings.Cut(string(status), "SigIgn:\t")
+	text, _, _ := strings.Cut(after, "\n")
+	ignored, err := strconv.ParseUint(text, 16, 64)
+	return err == nil && ignored&(1<<(syscall.SIGTERM-1)) != 0
+}
+
 func TestEngine_Conformance(t *testing.T) {
 	host := testimage.Serve(t)
 	img := testimage.New(t)
@@ -166,6 +181,7 @@ func TestEngine_Conformance(t *testing.T) {
 		Image: ref, Missing: host + "/test/none:1",
 		Sleep:      []string{testimage.Program, "sleep"},
 		IgnoreTerm: []string{testimage.Program, "ignore-term"},
+		Ignores:    ignoresTerm,
 		Exit:       func(code int) []string { return []string{testimage.Program, "exit", strconv.Itoa(code)} },
 		Absent:     []string{"/no/such/program"},
 		Hang:       []string{testimage.Program, "family"},

@@ -97,6 +97,9 @@ func testExit(t *testing.T, b *bench) {
 func testIgnoreTerm(t *testing.T, b *bench) {
 	a := b.attempt(b.f.IgnoreTerm)
 	b.run(a)
+	b.await(a, "ignoring SIGTERM", func(o engine.Observed) bool {
+		return b.f.Ignores == nil || b.f.Ignores(find(o, containerID(a, "a")).PID)
+	})
 	b.signal(a, "a", syscall.SIGTERM)
 	if got := stateOf(b.observe(a), containerID(a, "a")); got != engine.Running {
 		t.Errorf("after SIGTERM got state %d, want running", got)

@@ -31,6 +31,8 @@ type Fixture struct {
 	Image, Missing string
 	// Sleep runs until SIGTERM. IgnoreTerm runs until SIGKILL.
 	Sleep, IgnoreTerm []string
+	// Ignores says whether a process of IgnoreTerm has come so far. Nil if it has at once.
+	Ignores func(pid uint32) bool
 	// Exit ends at once with a code.
 	Exit func(code int) []string
 	// Absent is a program that is not in the image.

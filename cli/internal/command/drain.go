@@ -146,7 +146,11 @@ func (a *app) drain(ctx context.Context, n *node, how draining) error {
 		return nil
 	}
 	for ; ; tries++ {
+		asked := time.Now()
 		err := ask(ctx, n.presence, req, last != nil, show)
+		if time.Since(asked) > held {
+			tries, heard = 1, time.Now()
+		}
 		switch {
 		case err == nil, errors.Is(err, errEnough):
 			progress.Done("")

@@ -32,6 +32,10 @@ const (
 // away is how long a target that was reached once may be away.
 const away = 30 * time.Second
 
+// held is how long a call lasts that has reached its target. When it breaks off, the
+// target has been away since then, and not since it last said something.
+const held = time.Second
+
 var reconnect = backoff.Policy{Initial: 100 * time.Millisecond, Cap: 2 * time.Second}
 
 // reader is the half of a target that changes nothing.
@@ -88,6 +92,7 @@ func await(ctx context.Context, from reader, s sandbox.Sandbox, see func(*sandbo
 	last := s
 	since := time.Now()
 	for tries := 1; ; tries++ {
+		began := time.Now()
 		err := watchOne(ctx, from, s.UID, func(now *sandbox.Sandbox) (bool, error) {
 			tries, since = 1, time.Now()
 			if now != nil && now.Generation < s.Generation {
@@ -98,6 +103,9 @@ func await(ctx context.Context, from reader, s sandbox.Sandbox, see func(*sandbo
 			}
 			return see(now)
 		})
+		if time.Since(began) > held {
+			tries, since = 1, time.Now()
+		}
 		switch {
 		case err == nil:
 			return nil

@@ -29,6 +29,10 @@ import (
 // away is how long a host may be away before following gives up.
 const away = 60 * time.Second
 
+// held is how long a call lasts that has reached its host. When it breaks off, the host
+// has been away since then, and not since it last said something.
+const held = time.Second
+
 // retry spaces the tries to reach a host that is away.
 var retry = backoff.Policy{Initial: 100 * time.Millisecond, Cap: 2 * time.Second}
 
@@ -131,7 +135,11 @@ func (r *reader) flush() error {
 func (r *reader) follow(ctx context.Context) error {
 	tries, since := 0, time.Now()
 	for {
+		began := time.Now()
 		over, err := r.step(ctx)
+		if time.Since(began) > held {
+			tries, since = 0, time.Now()
+		}
 		switch {
 		case over:
 			return err

@@ -4,6 +4,8 @@ import (
 	"context"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -91,6 +93,35 @@ const (
 	ended     = resourcev1.SandboxPhase_SANDBOX_PHASE_STOPPED
 	failed    = resourcev1.SandboxPhase_SANDBOX_PHASE_FAILED
 )
+
+// A host that is away for a while is waited for, however long it was followed before and
+// whether or not it had something to say; one that stays away is given up.
+func TestRun_OutageIsCountedFromItsBegin(t *testing.T) {
+	cut := fault.New(fault.Unavailable, "cut")
+	quiet := func(*sandboxhostv1.ReadLogsRequest, func(*sandboxhostv1.ReadLogsResponse) error) error {
+		<-time.After(10 * time.Minute)
+		return cut
+	}
+	gone := func(*sandboxhostv1.ReadLogsRequest, func(*sandboxhostv1.ReadLogsResponse) error) error { return cut }
+	synctest.Test(t, func(t *testing.T) {
+		var out strings.Builder
+		host := &scripted{states: []*sandbox.Sandbox{box(1, running, true), box(1, ended, true)},
+			logs: []answer{quiet, gone, gone, chunk(0, "one", nil)}}
+		req := follow.Request{UID: "u", Container: "main", Attempt: 1, Follow: true}
+		if err := follow.Run(t.Context(), host, req, follow.Output{Stdout: &out, Stderr: &out}); err != nil || out.String() != "one" {
+			t.Errorf("got %q (%v), want it followed on", out.String(), err)
+		}
+		host = &scripted{states: []*sandbox.Sandbox{box(1, running, true)}, logs: []answer{quiet}}
+		for range 1000 {
+			host.logs = append(host.logs, gone)
+		}
+		began := time.Now()
+		err := follow.Run(t.Context(), host, req, follow.Output{Stdout: &out, Stderr: &out})
+		if took := time.Since(began) - 10*time.Minute; fault.KindOf(err) != fault.Unavailable || took < time.Minute || took > 2*time.Minute {
+			t.Errorf("given up after %s (%v), want a minute", took, err)
+		}
+	})
+}
 
 func TestRun(t *testing.T) {
 	away := fault.New(fault.Unavailable, "cut")

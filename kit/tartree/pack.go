@@ -25,25 +25,14 @@ type PackOptions struct {
 	Moved func(bytes int)
 }
 
-// PackFolder packs a folder with all that is in it; names in the stream begin with top,
-// "." for none. What disappears meanwhile is left out; a file that gets shorter while it is
-// read is Conflict. It ends with the cause of ctx.
-func PackFolder(ctx context.Context, w io.Writer, top string, folder *os.Root, o PackOptions) (Report, error) {
+// Pack packs the file, or the folder with all that is in it, that place stands for, which was
+// opened with O_PATH and stays open. Names in the stream begin with top, "." for none. Of a
+// folder, what disappears meanwhile is left out; a file that gets shorter while it is read is
+// Conflict. Anything else, and a file that the kernel makes as it is read, is Invalid. It ends
+// with the cause of ctx.
+func Pack(ctx context.Context, w io.Writer, top string, place *os.File, o PackOptions) (Report, error) {
 	p := packer{ctx: ctx, tar: tar.NewWriter(w), o: o}
-	err := p.folder(folder, top, 0)
-	if err == nil {
-		err = p.tar.Close()
-	}
-	return p.report, err
-}
-
-// PackFile packs one regular file, which is open, under a name.
-func PackFile(ctx context.Context, w io.Writer, name string, f *os.File, o PackOptions) (Report, error) {
-	p := packer{ctx: ctx, tar: tar.NewWriter(w), o: o}
-	err := p.content(f, name)
-	if err == nil && p.report.Skipped > 0 {
-		err = fault.New(fault.Invalid, "%s is no regular file, or one that the kernel makes as it is read", name)
-	}
+	err := p.place(place, top)
 	if err == nil {
 		err = p.tar.Close()
 	}
@@ -55,6 +44,32 @@ type packer struct {
 	tar    *tar.Writer
 	o      PackOptions
 	report Report
+}
+
+func (p *packer) place(place *os.File, top string) error {
+	info, err := place.Stat()
+	if err != nil {
+		return err
+	}
+	switch {
+	case info.IsDir():
+		folder, err := Folder(place)
+		if err != nil {
+			return err
+		}
+		return errors.Join(p.folder(folder, top, 0), folder.Close())
+	case info.Mode().IsRegular():
+		f, err := reopen(place)
+		if err != nil {
+			return err
+		}
+		err = errors.Join(p.content(f, top), f.Close())
+		if err == nil && p.report.Skipped > 0 {
+			err = fault.New(fault.Invalid, "%s is a file that the kernel makes as it is read", top)
+		}
+		return err
+	}
+	return fault.New(fault.Invalid, "%s is neither a file nor a folder", top)
 }
 
 func (p *packer) folder(folder *os.Root, name string, depth int) (err error) {
@@ -134,12 +149,18 @@ func openRegular(folder *os.Root, name string) (f *os.File, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, place.Close()) }()
-	return Reopen(place)
+	return reopen(place)
 }
 
-// Reopen opens, for reading, the regular file that a place stands for, which was opened
+// Folder opens a folder that place stands for, for what is below it.
+func Folder(place *os.File) (*os.Root, error) { return os.OpenRoot(throughPlace(place)) }
+
+// throughPlace is a path to the very file or folder that was opened, whatever its name leads to now.
+func throughPlace(place *os.File) string { return "/proc/self/fd/" + strconv.Itoa(int(place.Fd())) }
+
+// reopen opens, for reading, the regular file that a place stands for, which was opened
 // with O_PATH. Anything else is fs.ErrNotExist: no such file is there any more.
-func Reopen(place *os.File) (*os.File, error) {
+func reopen(place *os.File) (*os.File, error) {
 	info, err := place.Stat()
 	if err != nil {
 		return nil, err
@@ -147,7 +168,7 @@ func Reopen(place *os.File) (*os.File, error) {
 	if !info.Mode().IsRegular() {
 		return nil, &os.PathError{Op: "open", Path: place.Name(), Err: os.ErrNotExist}
 	}
-	return os.Open("/proc/self/fd/" + strconv.Itoa(int(place.Fd()))) // the very file that was looked at
+	return os.Open(throughPlace(place))
 }
 
 // content packs a regular file.

@@ -55,6 +55,15 @@ func madeByKernel(fd uintptr) (bool, error) {
 	return slices.Contains(ofKernel, st.Type), nil
 }
 
+// TopOf is the first element of the names of what is packed from a path: its own last
+// one, "." for the root and for a path that says so.
+func TopOf(at string) string {
+	if last := path.Base(at); last != "/" && last != ".." {
+		return last
+	}
+	return "."
+}
+
 // cleaned is the name of an entry without what means nothing. One that is absolute, leads
 // up, or is too long is Invalid.
 func cleaned(name string) (string, error) {

@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"staddle.internal/kit/fault"
 	"staddle.internal/kit/tartree"
 )
@@ -83,10 +85,19 @@ func tree(t *testing.T) string {
 	return dir
 }
 
+// place opens something for nothing but to be looked at.
+func place(t *testing.T, path string) *os.File {
+	t.Helper()
+	f, err := os.OpenFile(path, unix.O_PATH, 0)
+	must(t, err)
+	t.Cleanup(func() { _ = f.Close() })
+	return f
+}
+
 func pack(t *testing.T, dir, top string) ([]byte, tartree.Report) {
 	t.Helper()
 	var out bytes.Buffer
-	report, err := tartree.PackFolder(t.Context(), &out, top, root(t, dir), tartree.PackOptions{})
+	report, err := tartree.Pack(t.Context(), &out, top, place(t, dir), tartree.PackOptions{})
 	must(t, err)
 	return out.Bytes(), report
 }
@@ -243,13 +254,10 @@ func (f failing) Read([]byte) (int, error) { return 0, f.err }
 // Files of the kernel's own look empty before they are read: they are left out, never copied as empty.
 func TestPack_LeavesOutWhatTheKernelMakes(t *testing.T) {
 	var out bytes.Buffer
-	if report, err := tartree.PackFolder(t.Context(), &out, "fs", root(t, "/proc/sys/fs"), tartree.PackOptions{}); err != nil || report != (tartree.Report{Skipped: 1}) {
+	if report, err := tartree.Pack(t.Context(), &out, "fs", place(t, "/proc/sys/fs"), tartree.PackOptions{}); err != nil || report != (tartree.Report{Skipped: 1}) {
 		t.Errorf("got %+v, %v", report, err)
 	}
-	f, err := os.Open("/proc/self/status")
-	must(t, err)
-	defer func() { _ = f.Close() }()
-	if _, err := tartree.PackFile(t.Context(), &out, "status", f, tartree.PackOptions{}); !errors.Is(err, fault.Invalid) {
+	if _, err := tartree.Pack(t.Context(), &out, "status", place(t, "/proc/self/status"), tartree.PackOptions{}); !errors.Is(err, fault.Invalid) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -262,14 +270,23 @@ func TestPack_IsBounded(t *testing.T) {
 		deep = filepath.Join(deep, "d")
 	}
 	must(t, os.MkdirAll(deep, 0o755))
-	if _, err := tartree.PackFolder(t.Context(), io.Discard, "top", root(t, dir), tartree.PackOptions{}); !errors.Is(err, fault.Invalid) {
+	if _, err := tartree.Pack(t.Context(), io.Discard, "top", place(t, dir), tartree.PackOptions{}); !errors.Is(err, fault.Invalid) {
 		t.Errorf("deep: got %v", err)
 	}
 	flat := t.TempDir()
 	path := filepath.Join(flat, "file")
 	must(t, os.WriteFile(path, make([]byte, 1<<20), 0o600))
-	_, err := tartree.PackFolder(t.Context(), io.Discard, "top", root(t, flat), tartree.PackOptions{Moved: func(int) { must(t, os.Truncate(path, 10)) }})
+	_, err := tartree.Pack(t.Context(), io.Discard, "top", place(t, flat), tartree.PackOptions{Moved: func(int) { must(t, os.Truncate(path, 10)) }})
 	if !errors.Is(err, fault.Conflict) {
 		t.Errorf("shorter: got %v", err)
+	}
+}
+
+// What is packed begins with the last element of its path, where that is a name.
+func TestTopOf(t *testing.T) {
+	for path, want := range map[string]string{"/": ".", "/etc": "etc", "/etc/": "etc", "/a/b/..": ".", "/a/.": "."} {
+		if got := tartree.TopOf(path); got != want {
+			t.Errorf("%s: got %q, want %q", path, got, want)
+		}
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	sandboxhostv1 "staddle.internal/proto/gen/staddle/sandboxhost/v1"
 
 	"staddle.internal/kit/fault"
@@ -28,7 +30,7 @@ type Local struct {
 // a folder that is there, and else under the very name. Skipped in the result counts also what
 // was left out here: links that lead out of the copy.
 func OutTo(ctx context.Context, client sandboxhostv1.CopyServiceClient, req *sandboxhostv1.CopyOutRequest, to Local) (skipped uint64, err error) {
-	top := topOf(req.GetPath())
+	top := tartree.TopOf(req.GetPath())
 	folder, as, err := target(to.Path, top)
 	if err != nil {
 		return 0, err
@@ -59,14 +61,6 @@ func OutTo(ctx context.Context, client sandboxhostv1.CopyServiceClient, req *san
 		err = r.err
 	}
 	return r.report.GetSkipped() + made.Skipped, err
-}
-
-// topOf is the first element of the names in the stream, by the contract.
-func topOf(path string) string {
-	if last := filepath.Base(path); last != "/" && last != ".." {
-		return last
-	}
-	return "."
 }
 
 // target opens the folder that things are put in, with the name that the entry gets there; empty
@@ -103,7 +97,7 @@ func InFrom(ctx context.Context, client sandboxhostv1.CopyServiceClient, start *
 	if err != nil {
 		return 0, err
 	}
-	place, err := os.OpenFile(whole, openPath, 0)
+	place, err := os.OpenFile(whole, unix.O_PATH, 0)
 	if errors.Is(err, os.ErrNotExist) {
 		return 0, fault.New(fault.NotFound, "there is no %s", from.Path)
 	}
@@ -111,14 +105,14 @@ func InFrom(ctx context.Context, client sandboxhostv1.CopyServiceClient, start *
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, place.Close()) }()
-	top := topOf(whole)
+	top := tartree.TopOf(whole)
 	if start.Name = top; top == "." {
 		start.Name = ""
 	}
 	reader, writer := io.Pipe()
 	packed := make(chan result, 1)
 	go func() { // ends with the files, or when its reader is closed; waited for below
-		report, err := pack(ctx, writer, top, place, tartree.PackOptions{})
+		report, err := tartree.Pack(ctx, writer, top, place, tartree.PackOptions{})
 		_ = writer.CloseWithError(err) // never fails
 		packed <- result{report, err}
 	}()

@@ -16,7 +16,6 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"path"
 	"sync"
 
 	"google.golang.org/grpc"
@@ -128,43 +127,12 @@ func packed(ctx context.Context, root *inroot.Root, who inroot.Identity, at stri
 		return report, err
 	}
 	defer func() { err = errors.Join(err, place.Close()) }()
-	info, err := place.Stat()
-	if err != nil {
-		return report, err
-	}
 	out := bufio.NewWriterSize(to, chunk)
-	name, o := TopOf(at), tartree.PackOptions{Owner: who.Inside}
-	switch {
-	case info.IsDir():
-		folder, openErr := inroot.Folder(place)
-		if openErr != nil {
-			return report, openErr
-		}
-		report, err = tartree.PackFolder(ctx, out, name, folder, o)
-		err = errors.Join(err, folder.Close())
-	case info.Mode().IsRegular():
-		f, openErr := tartree.Reopen(place)
-		if openErr != nil {
-			return report, openErr
-		}
-		report, err = tartree.PackFile(ctx, out, name, f, o)
-		err = errors.Join(err, f.Close())
-	default:
-		return report, fault.New(fault.Invalid, "%s is neither a file nor a folder", at)
-	}
+	report, err = tartree.Pack(ctx, out, tartree.TopOf(at), place, tartree.PackOptions{Owner: who.Inside})
 	if err == nil {
 		err = out.Flush()
 	}
 	return report, err
-}
-
-// TopOf is the first element of the names of what is packed from a path: its own last
-// one, "." for the root and for a path that says so.
-func TopOf(at string) string {
-	if last := path.Base(at); last != "/" && last != ".." {
-		return last
-	}
-	return "."
 }
 
 // find finds what is at a path of the container.

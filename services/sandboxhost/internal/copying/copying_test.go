@@ -264,12 +264,3 @@ func TestCopyOut_EndsWithItsAttempt(t *testing.T) {
 		t.Errorf("what is not there: got %v", err)
 	}
 }
-
-// What is packed begins with the last element of its path, where that is a name.
-func TestTopOf(t *testing.T) {
-	for path, want := range map[string]string{"/": ".", "/etc": "etc", "/etc/": "etc", "/a/b/..": ".", "/a/.": "."} {
-		if got := copying.TopOf(path); got != want {
-			t.Errorf("%s: got %q, want %q", path, got, want)
-		}
-	}
-}

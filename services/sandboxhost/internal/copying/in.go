@@ -98,7 +98,7 @@ func folderAt(root *inroot.Root, at string) (folder *os.Root, err error) {
 	if !info.IsDir() {
 		return nil, fault.New(fault.Conflict, "%s is no folder", at)
 	}
-	return inroot.Folder(place)
+	return tartree.Folder(place)
 }
 
 // receiver reads the bytes of a stream. Only data_end ends them well.

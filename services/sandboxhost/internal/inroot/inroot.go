@@ -83,8 +83,3 @@ func (r *Root) ReadFile(path string, most int64) (content []byte, err error) {
 // Find finds what is at a path, following links within the root. It is a file or folder in
 // place, opened for nothing but to be looked at. fs.ErrNotExist if nothing is there.
 func (r *Root) Find(path string) (*os.File, error) { return r.open(path, unix.O_PATH) }
-
-// Folder opens a folder that was found, for what is below it.
-func Folder(place *os.File) (*os.Root, error) {
-	return os.OpenRoot("/proc/self/fd/" + strconv.Itoa(int(place.Fd()))) // the very folder that was looked at
-}

@@ -63,12 +63,13 @@ type Server struct {
 	runtime Runtime
 	log     *slog.Logger
 
-	parting chan parting  // to Run, which does what is left to do
-	over    chan struct{} // closed when Run takes no more
-	pumps   sync.WaitGroup
+	parting chan parting   // to Run, which does what is left to do
+	over    chan struct{}  // closed when Run takes no more
+	pumps   sync.WaitGroup // sessions and what they have begun
 
-	mu   sync.Mutex // guards open
-	open map[id.Sandbox]int
+	mu       sync.Mutex // guards what follows
+	open     map[id.Sandbox]int
+	stopping bool // no more sessions may be entered
 }
 
 // New returns the service. It does nothing before Run.
@@ -98,7 +99,7 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 		return err
 	}
 	var jobs sync.WaitGroup
-	defer s.pumps.Wait()
+	defer s.leave()
 	defer jobs.Wait()
 	defer close(s.over)
 	for _, l := range left {
@@ -114,6 +115,14 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 			return context.Cause(ctx)
 		}
 	}
+}
+
+// leave waits until the last session has ended.
+func (s *Server) leave() {
+	s.mu.Lock()
+	s.stopping = true
+	s.mu.Unlock()
+	s.pumps.Wait()
 }
 
 // part hands a process over to Run, or does it all when Run is over.
@@ -166,14 +175,19 @@ func (s *Server) count(uid id.Sandbox, by int) {
 	}
 }
 
-// enter counts one more, unless there are too many.
+// enter counts one more, unless there are too many. The caller calls pumps.Done when its
+// session is over.
 func (s *Server) enter(uid id.Sandbox) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.stopping {
+		return fault.New(fault.Unavailable, "the process is stopping")
+	}
 	if s.open[uid] >= MaxSessions {
 		return fault.WithReason(fault.New(fault.Exhausted,
 			"sandbox %s: %d processes were begun in it this way and have not ended, the most that there may be", uid, MaxSessions), "TOO_MANY_SESSIONS")
 	}
 	s.open[uid]++
+	s.pumps.Add(1)
 	return nil
 }

@@ -51,6 +51,7 @@ func (s *Server) Exec(stream grpc.BidiStreamingServer[sandboxhostv1.ExecRequest,
 	if err := s.enter(at.uid); err != nil {
 		return err
 	}
+	defer s.pumps.Done()
 	p, err := s.runtime.Open(stream.Context(), besideOf(at, start))
 	if err != nil {
 		s.count(at.uid, -1)

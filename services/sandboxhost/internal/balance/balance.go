@@ -106,11 +106,12 @@ func (b *Balancer) Set(want map[Front]Service) error {
 }
 
 // Mend compares what is in the kernel with what was set last, and makes it so again. It
-// says what was wrong, "" if nothing was. Nothing is written while nothing has changed.
+// says what was wrong, "" if nothing was. Nothing is written while nothing has changed, and
+// nothing is looked at while there are no services.
 func (b *Balancer) Mend() (string, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if !b.known {
+	if !b.known || len(b.parts) == 0 {
 		return "", nil
 	}
 	return b.rebuild()

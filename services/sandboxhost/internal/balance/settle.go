@@ -12,8 +12,8 @@ import (
 )
 
 // settle makes the kernel forget what leads to backends that fronts do not have any more:
-// clients that are remembered, and packets of udp, which would go there for ever. That it
-// cannot is logged and no reason not to go on: both end by themselves.
+// clients that are remembered, and packets of udp, which would go there for as long as they
+// come. What leads where is right also after an error.
 func (b *Balancer) settle(changed []Front) error {
 	backends := map[Front][]netip.AddrPort{}
 	udp := false

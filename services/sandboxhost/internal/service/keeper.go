@@ -20,6 +20,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"staddle.internal/kit/backoff"
 	"staddle.internal/kit/fault"
 	"staddle.internal/kit/id"
 	"staddle.internal/kit/journal"
@@ -85,6 +86,8 @@ type Keeper struct {
 	members  map[id.Sandbox]member                 // all that run
 	mirrored map[id.Sandbox]bool
 	trouble  error // the kernel could not be told
+
+	troubled chan struct{} // to mend: there is trouble
 }
 
 // New returns a keeper that refuses until Run.
@@ -92,6 +95,7 @@ func New(cfg Config, deps Deps) *Keeper {
 	return &Keeper{
 		cfg: cfg, deps: deps,
 		wishes: map[string]*sandboxhostv1.ServiceWish{}, members: map[id.Sandbox]member{}, mirrored: map[id.Sandbox]bool{},
+		troubled: make(chan struct{}, 1),
 	}
 }
 
@@ -186,22 +190,28 @@ func (k *Keeper) tell() {
 		k.deps.Log.Warn("services not brought up to date", logging.Err(err))
 	}
 	k.trouble = err
+	if err != nil {
+		select {
+		case k.troubled <- struct{}{}:
+		default: // it is known
+		}
+	}
 }
 
 // mend compares the kernel with what should be there, and tries again what failed.
 func (k *Keeper) mend(ctx context.Context) {
-	tick := time.NewTicker(retryPeriod)
-	defer tick.Stop()
-	for last := time.Now(); ; {
+	compare := time.NewTicker(mendPeriod)
+	defer compare.Stop()
+	for {
 		select {
 		case <-ctx.Done():
 			return
-		case now := <-tick.C:
-			k.change(func() bool { return k.trouble != nil })
-			if now.Sub(last) < mendPeriod {
-				continue
+		case <-k.troubled:
+			if backoff.Wait(ctx, retryPeriod) != nil {
+				return
 			}
-			last = now
+			k.change(func() bool { return k.trouble != nil })
+		case <-compare.C:
 			switch said, err := k.deps.Balancer.Mend(); {
 			case err != nil:
 				k.deps.Log.Warn("services not compared", logging.Err(err))

@@ -120,7 +120,7 @@ func TestCopy_CarriesFilesBothWays(t *testing.T) {
 		{[]string{at("site"), "box:/data/a/file"}, "", 4, "a file is where a folder is to be"},
 		{[]string{"-", "box:/data"}, "this is no tar stream, and is as long as a header of one has to be" + strings.Repeat(".", 512), 2, "this is no whole tar stream"},
 		{[]string{"box:/dev/null", at("x")}, "", 2, "neither a file nor a folder"},
-		{[]string{"box:/proc/1/status", at("x")}, "", 2, "no regular file, or one that the kernel makes"},
+		{[]string{"box:/proc/1/status", at("x")}, "", 2, "status is a file that the kernel makes as it is read"},
 		{[]string{"box:relative", at("x")}, "", 2, "absolute path"},
 		{[]string{at("one"), at("x")}, "", 2, "as SANDBOX:PATH"},
 		{[]string{"-c", "other", "box:/data", at("x")}, "", 3, `has no container "other"`},

@@ -52,7 +52,7 @@ func TestNode_LifeOfASandbox(t *testing.T) {
 
 // killSettle is how long after a kill for memory the end of the main process is
 // taken for it, and a bit.
-const killSettle = 3 * time.Second
+const killSettle = 6 * time.Second
 
 // childrenEatTooMuch has the kernel end a child for memory, of a process that goes
 // on, and of one that then ends well: either way it is told, and not as its end.

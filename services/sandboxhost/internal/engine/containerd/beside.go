@@ -115,7 +115,7 @@ func (p *executed) start(ctx context.Context, request *tasks.ExecProcessRequest)
 	if _, err := service.Start(ctx, &tasks.StartRequest{ContainerID: p.containerID, ExecID: p.id}); err != nil {
 		return p.notBegun(ctx, err)
 	}
-	return p.pipes.connected()
+	return p.pipes.connected(ctx)
 }
 
 // notBegun gives the error of a process that was not begun its kind.
@@ -169,6 +169,9 @@ func (p *executed) EndStdin(ctx context.Context) error {
 		}
 		p.mu.Unlock()
 		_, err := p.pipes.stdin.WriteString(end)
+		if errors.Is(err, syscall.EPIPE) { // it has ended
+			return nil
+		}
 		return err
 	}
 	if err := closeFile(p.pipes.stdin); err != nil {

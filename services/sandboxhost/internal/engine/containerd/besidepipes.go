@@ -1,6 +1,7 @@
 package containerd
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"staddle.internal/kit/fault"
 )
 
 const (
@@ -20,14 +23,17 @@ const (
 	// drainMost bounds what is read of one after the end, in bytes: more than all pipes on
 	// the way hold, so what comes after it was written by somebody else.
 	drainMost = 1 << 20
+	// readerLimit is how long the shim has to open the input of a process that it has started:
+	// it does that in passing, in a goroutine of its own.
+	readerLimit = 10 * time.Second
 )
 
-// pipes are the named pipes between the shim and us. All begin open at both ends, so that
-// nobody waits for anybody, nothing is lost and nobody sees an end too early.
+// pipes are the named pipes between the shim and us. Outputs begin open at both ends, and the
+// input at the writing one, so that nothing is lost and nobody sees an end too early.
 type pipes struct {
 	dir                    string
 	in, out, err           string   // paths; empty for none
-	stdin                  *os.File // both ends: it is never at its end by itself
+	stdin                  *os.File // the writing end alone: a write fails when nobody reads any more
 	stdout, stderr         *outlet
 	holdStdout, holdStderr *os.File // our writing ends, until the shim has its own
 
@@ -46,7 +52,7 @@ func makePipes(dir string, stdin, stdout, stderr bool) (p *pipes, err error) {
 	}
 	if stdin {
 		p.in = filepath.Join(dir, stdinPipe)
-		if p.stdin, err = makePipe(p.in, unix.O_RDWR); err != nil {
+		if p.stdin, err = makeInlet(p.in); err != nil {
 			return p, err
 		}
 	}
@@ -79,6 +85,16 @@ func openPipe(path string, mode int) (*os.File, error) {
 		return nil, fmt.Errorf("open pipe: %w", err)
 	}
 	return f, nil
+}
+
+// makeInlet makes a pipe and opens its writing end, with nobody at the other yet.
+func makeInlet(path string) (*os.File, error) {
+	read, err := makePipe(path, unix.O_RDONLY) // else there is no end to write at
+	if err != nil {
+		return nil, err
+	}
+	write, err := openPipe(path, unix.O_WRONLY)
+	return write, errors.Join(err, closeFile(read))
 }
 
 func makeOutlet(path string) (read *outlet, held *os.File, err error) {
@@ -120,10 +136,37 @@ func (p *pipes) discard() {
 	})
 }
 
-// connected lets go of the writing ends: the shim has its own from now on, and with the last
-// of them the output ends.
-func (p *pipes) connected() error {
-	return errors.Join(closeFile(p.holdStdout), closeFile(p.holdStderr))
+// connected is called once the process was started. It lets go of the writing ends: the shim
+// has its own from now on, and with the last of them the output ends. And it waits until
+// the shim reads the input: what is written and ended before that is lost with its last end.
+func (p *pipes) connected(ctx context.Context) error {
+	err := errors.Join(closeFile(p.holdStdout), closeFile(p.holdStderr))
+	if p.stdin == nil || err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, readerLimit,
+		fault.New(fault.Unavailable, "the shim has not opened its input within %s", readerLimit))
+	defer cancel()
+	return awaitReader(ctx, p.in)
+}
+
+// awaitReader waits until somebody has a pipe open for reading, or returns the cause of ctx.
+func awaitReader(ctx context.Context, path string) error {
+	opened := make(chan error, 1)
+	go func() { // ends when somebody reads: below at the latest
+		f, err := os.OpenFile(path, unix.O_WRONLY|unix.O_CLOEXEC, 0)
+		opened <- errors.Join(err, closeFile(f))
+	}()
+	select {
+	case err := <-opened:
+		return err
+	case <-ctx.Done():
+	}
+	read, err := openPipe(path, unix.O_RDONLY)
+	if err == nil {
+		err = errors.Join(<-opened, closeFile(read))
+	}
+	return errors.Join(context.Cause(ctx), err)
 }
 
 // close closes and removes all that is left.

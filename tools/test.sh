@@ -20,7 +20,12 @@ judge() { # name, output, how to run tests of given names
   # Without a name something else is wrong: it does not compile, a program panicked, time ran out.
   if [ -z "$names" ] || grep -qE '^(panic:|FAIL.*\[(build|setup) failed\])' "$out"; then failed+=("$name"); return; fi
   echo "== $name, once more: $names"
-  if "$@" "^($names)\$"; then unsteady+=("$name: $names"); else failed+=("$name: $names"); fi
+  if "$@" "^($names)\$" 2>&1 | tee "$dir/again"; then unsteady+=("$name: $names"); return; fi
+  local again
+  again=$(sed -n 's/^--- FAIL: \([A-Za-z0-9_]*\).*/\1/p' "$dir/again" | sort -u | paste -sd '|')
+  failed+=("$name: ${again:-$names}")
+  names=$(tr '|' '\n' <<<"$names" | grep -vxE "${again:-.*}" | paste -sd '|')
+  [ -z "$names" ] || unsteady+=("$name: $names")
 }
 
 tests() { # module, time limit, further arguments, of them the last one the names

@@ -102,6 +102,7 @@ check: ## what CI runs: generated code, lint, breaking changes, tests
 
 bench: build ## measure against the floor: a table, and bench/result.json
 	@$(SUDO) env "PATH=$$PATH" "HOME=$$HOME" BINARIES_UNDER_TEST=$(BIN) go run ./bench/cmd/bench -o bench/result.json
+	@cd services/sandboxhost && $(SUDO) env "PATH=$$PATH" "HOME=$$HOME" go test -run '^$$' -bench . -benchtime 100x ./internal/balance
 
 clean: ## remove what was built
 	@rm -rf bin third_party bench/result.json

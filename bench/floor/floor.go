@@ -103,6 +103,15 @@ type Started struct {
 // Start makes and starts one container and returns when its process runs.
 func (f *Floor) Start(ctx context.Context, args ...string) (*Started, error) {
 	ctx = f.ctx(ctx)
+	s, err := f.make(ctx, cio.NullIO, args...)
+	if err != nil {
+		return nil, err
+	}
+	return s, s.task.Start(ctx)
+}
+
+// make makes a container whose process was not started.
+func (f *Floor) make(ctx context.Context, out cio.Creator, args ...string) (*Started, error) {
 	n := f.count.Add(1)
 	id := fmt.Sprintf("floor-%d", n)
 	s := &Started{floor: f, pin: filepath.Join(f.dir, id), veth: fmt.Sprintf("fl%d", n)}
@@ -121,10 +130,10 @@ func (f *Floor) Start(ctx context.Context, args ...string) (*Started, error) {
 	if err != nil {
 		return nil, fmt.Errorf("container: %w", err)
 	}
-	if s.task, err = s.container.NewTask(ctx, cio.NullIO); err != nil {
+	if s.task, err = s.container.NewTask(ctx, out); err != nil {
 		return nil, fmt.Errorf("task: %w", err)
 	}
-	return s, s.task.Start(ctx)
+	return s, nil
 }
 
 // nativeOnly cuts the profile to this architecture, as the product does.
@@ -184,7 +193,12 @@ func (s *Started) Remove(ctx context.Context) error {
 		return err
 	}
 	<-exit
-	_, err = s.task.Delete(ctx)
+	return s.remove(ctx)
+}
+
+// remove removes what is left of one that has ended.
+func (s *Started) remove(ctx context.Context) error {
+	_, err := s.task.Delete(ctx)
 	return errors.Join(err, s.container.Delete(ctx, containerd.WithSnapshotCleanup),
 		unix.Unmount(s.pin, unix.MNT_DETACH), os.Remove(s.pin))
 }

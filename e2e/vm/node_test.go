@@ -30,7 +30,7 @@ func ready(t *testing.T) node {
 	n := node{t, shared}
 	t.Cleanup(func() {
 		if t.Failed() && n.qemu != nil {
-			t.Logf("journal:\n%s", n.agent.run(time.Minute, "journalctl --no-pager --lines=150 --output=short-precise --unit='staddle*'").text)
+			t.Logf("journal:\n%s", n.journal(150))
 			t.Logf("console:\n%s", n.console())
 		}
 	})
@@ -49,12 +49,18 @@ func (n node) must(err error) {
 	}
 }
 
-// ok runs a script on the machine that has to succeed, and returns what it said.
+// journal is the end of what our units have said.
+func (n node) journal(lines int) string {
+	return n.agent.run(time.Minute, fmt.Sprintf("journalctl --no-pager --lines=%d --output=short-precise --unit='staddle*'", lines)).text
+}
+
+// ok runs a script on the machine that has to succeed, and returns what it said. After a
+// failure the journal says why, which others would soon have filled.
 func (n node) ok(script string) string {
 	n.Helper()
 	r := n.agent.run(patience, script)
 	if r.code != 0 {
-		n.Fatalf("%s: exit code %d\n%s", script, r.code, r.text)
+		n.Fatalf("%s: exit code %d\n%s\n%s", script, r.code, r.text, n.journal(40))
 	}
 	return r.text
 }

@@ -37,11 +37,12 @@ func main() {
 	out := flag.String("o", "", "file for the result as JSON")
 	serial := flag.Int("n", 40, "sandboxes started one after the other")
 	batch := flag.Int("batch", 50, "sandboxes started ten at a time")
+	output := flag.Int64("output", 400, "MiB that one container prints")
 	kills := flag.Int("kills", 200, "processes killed, spread over all")
 	parts := flag.String("parts", strings.Join(allParts, ","), "what to measure, with commas between")
 	only := flag.String("only", "", "kill this component alone")
 	flag.Parse()
-	p := program{out: *out, serial: *serial, batch: *batch, kills: *kills, parts: strings.Split(*parts, ","), only: *only}
+	p := program{out: *out, serial: *serial, batch: *batch, output: *output, kills: *kills, parts: strings.Split(*parts, ","), only: *only}
 	for _, part := range p.parts {
 		if !slices.Contains(allParts, part) {
 			fmt.Fprintf(os.Stderr, "there is no part %q; the parts are %s\n", part, strings.Join(allParts, ", "))
@@ -55,12 +56,13 @@ func main() {
 type program struct {
 	out                  string
 	serial, batch, kills int
+	output               int64
 	parts                []string
 	only                 string
 }
 
 // allParts are what can be measured, in the order in which it is.
-var allParts = []string{"start", "calls", "rest", "serial", "parallel", "kills"}
+var allParts = []string{"start", "calls", "rest", "serial", "parallel", "network", "exec", "logs", "kills"}
 
 // stop is what Fatal panics with, so that the cleanups run.
 type stop struct{ text string }

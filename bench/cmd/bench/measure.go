@@ -34,7 +34,7 @@ type bench struct {
 }
 
 func measure(ctx context.Context, t *harness, p program) []figure {
-	b := &bench{t: t, bed: bed.New(t, bed.Options{Supervisor: fmt.Sprintf("  backoff: {stable: %s}", stable)})}
+	b := &bench{t: t, bed: bed.New(t, bed.Options{Node: "allow_host_network: true", Supervisor: fmt.Sprintf("  backoff: {stable: %s}", stable)})}
 	b.supervisor = b.bed.Start().Pid
 	b.bed.WaitReady()
 	b.prepare(ctx)
@@ -44,6 +44,9 @@ func measure(ctx context.Context, t *harness, p program) []figure {
 		"rest":     func() { b.rest(ctx, "at rest, no sandboxes", 0) },
 		"serial":   func() { b.serial(ctx, p.serial) },
 		"parallel": func() { b.parallel(ctx, p.batch) },
+		"network":  func() { b.network(ctx, p.serial) },
+		"exec":     func() { b.exec(ctx, p.serial) },
+		"logs":     func() { b.logs(ctx, p.output<<20) },
 		"kills":    func() { b.kills(ctx, p.kills, p.only) },
 	}
 	for _, name := range allParts {
@@ -107,9 +110,14 @@ func (b *bench) prepare(ctx context.Context) {
 	b.check(err)
 }
 
-// start starts one of ours and returns how long it took until a watcher saw it
-// run.
+// start starts one of ours. See startOf.
 func (b *bench) start(ctx context.Context) (string, time.Duration, error) {
+	return b.startOf(ctx, func(*resourcev1.SandboxSpec) {})
+}
+
+// startOf starts one of ours, otherwise than the others, and returns how long it took until
+// a watcher saw it run, or ended.
+func (b *bench) startOf(ctx context.Context, otherwise func(*resourcev1.SandboxSpec)) (string, time.Duration, error) {
 	uid := string(id.NewSandbox())
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -125,16 +133,17 @@ func (b *bench) start(ctx context.Context) (string, time.Duration, error) {
 		synced = m.GetSynced()
 	}
 	memory, pids := int64(256<<20), int64(4096)
+	spec := &resourcev1.SandboxSpec{
+		Desired: resourcev1.DesiredState_DESIRED_STATE_RUNNING, RestartPolicy: resourcev1.RestartPolicy_RESTART_POLICY_NEVER,
+		Containers: []*resourcev1.ContainerSpec{{
+			Name: "c", Image: bed.ProbeImage, Args: []string{"sleep"},
+			Limits: &resourcev1.ResourceLimits{MemoryLimitBytes: &memory, PidsLimit: &pids},
+		}},
+	}
+	otherwise(spec)
 	began := time.Now()
 	_, err = b.bed.Host().EnsureSandbox(ctx, &sandboxhostv1.EnsureSandboxRequest{
-		Uid: uid, Name: "bench-" + id.Sandbox(uid).Short(), Generation: 1, Manager: "local",
-		Spec: &resourcev1.SandboxSpec{
-			Desired: resourcev1.DesiredState_DESIRED_STATE_RUNNING, RestartPolicy: resourcev1.RestartPolicy_RESTART_POLICY_NEVER,
-			Containers: []*resourcev1.ContainerSpec{{
-				Name: "c", Image: bed.ProbeImage, Args: []string{"sleep"},
-				Limits: &resourcev1.ResourceLimits{MemoryLimitBytes: &memory, PidsLimit: &pids},
-			}},
-		},
+		Uid: uid, Name: "bench-" + id.Sandbox(uid).Short(), Generation: 1, Manager: "local", Spec: spec,
 	})
 	if err != nil {
 		return "", 0, err
@@ -146,7 +155,7 @@ func (b *bench) start(ctx context.Context) (string, time.Duration, error) {
 		}
 		status := m.GetChanged().GetStatus()
 		switch status.GetPhase() {
-		case resourcev1.SandboxPhase_SANDBOX_PHASE_RUNNING:
+		case resourcev1.SandboxPhase_SANDBOX_PHASE_RUNNING, resourcev1.SandboxPhase_SANDBOX_PHASE_STOPPED:
 			return uid, time.Since(began), nil
 		case resourcev1.SandboxPhase_SANDBOX_PHASE_FAILED:
 			return "", 0, errors.New(status.GetMessage())

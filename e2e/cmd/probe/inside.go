@@ -42,6 +42,8 @@ func inside(verb string, args []string) bool {
 		leave()
 	case "bursts":
 		bursts(number(args, 0), duration(args[1]), number(args, 2))
+	case "flood":
+		flood(number(args, 0), number(args, 1))
 	case "odd":
 		odd()
 	default:

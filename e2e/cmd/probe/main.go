@@ -50,6 +50,8 @@ const usage = `probe VERB [ARG...]
   size                   print rows and columns of the terminal, again when they change
   trap N CODE            name each signal that comes; exit with CODE after N
   bursts N EVERY ROUNDS  print N long numbered lines, ROUNDS times, then one at a time
+  flood BYTES RATE       print so many bytes as lines of 100, not more than RATE of
+                         them a second, 0 for all at once, and exit 0
   odd                    print lines of odd lengths and bytes, the last without an end
   nofile                 print the limits of open files
   self                   print who it is and what it may do

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"fmt"
 	"os"
 	"strings"
@@ -28,6 +29,21 @@ func bursts(lines int, every time.Duration, rounds int) {
 		line()
 		must(w.Flush())
 		time.Sleep(100 * time.Millisecond)
+	}
+}
+
+// flood prints a lot with little work of its own, as fast as it is taken or by a clock.
+func flood(size, rate int) {
+	const line = 100
+	part := bytes.Repeat([]byte(strings.Repeat("x", line-1)+"\n"), 600)
+	began := time.Now()
+	for written := 0; written < size; {
+		n, err := os.Stdout.Write(part[:min(size-written, len(part))])
+		must(err)
+		written += n
+		if rate > 0 {
+			time.Sleep(time.Until(began.Add(time.Duration(float64(written) / float64(rate) * float64(time.Second)))))
+		}
 	}
 }
 

@@ -38,7 +38,7 @@ type sandbox struct {
 	addr netip.Addr
 }
 
-func newNode(t *testing.T, subnet, prefix string) *node {
+func newNode(t testing.TB, subnet, prefix string) *node {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "sdb")
 	if err != nil {
@@ -183,7 +183,7 @@ func (n *node) met(t *testing.T, from id.Sandbox, to Front, all ...sandbox) {
 	}
 }
 
-func set(t *testing.T, n *node, want map[Front]Service) {
+func set(t testing.TB, n *node, want map[Front]Service) {
 	t.Helper()
 	if err := n.Set(want); err != nil {
 		t.Fatal(err)
@@ -361,32 +361,39 @@ func TestBalance_NET4_MendsWhatOthersChange(t *testing.T) {
 	}
 }
 
+// thousands is a node with a thousand services, one of them with a thousand backends.
+func thousands(t testing.TB, subnet, prefix string, behind ...sandbox) (want map[Front]Service, large Front) {
+	t.Helper()
+	const many = 1000
+	want = map[Front]Service{}
+	address := netip.MustParsePrefix(prefix).Addr().Next()
+	large = Front{Address: address, Protocol: hostport.TCP, Port: 80}
+	for range many {
+		want[Front{Address: address, Protocol: hostport.TCP, Port: 80}] = Service{Backends: at(behind...)}
+		address = address.Next()
+	}
+	backends := []netip.AddrPort{}
+	for addr := netip.MustParsePrefix(subnet).Addr().Next(); len(backends) < many; addr = addr.Next() {
+		backends = append(backends, netip.AddrPortFrom(addr, 80))
+	}
+	want[large] = Service{Backends: backends}
+	return want, large
+}
+
 // A thousand services, one of them with a thousand backends, are written and changed in
 // transactions that the kernel takes, and a change of one backend changes two elements.
 func TestBalance_AThousandOfEach(t *testing.T) {
 	n := newNode(t, "10.203.6.0/24", "10.203.208.0/20")
 	one := n.attach(t)
-	want := map[Front]Service{}
-	base := netip.MustParseAddr("10.203.208.1")
-	for range 1000 {
-		want[Front{Address: base, Protocol: hostport.TCP, Port: 80}] = Service{Backends: at(one)}
-		base = base.Next()
-	}
-	large := front("10.203.208.1", hostport.TCP, 80)
-	many := []netip.AddrPort{}
-	for addr := netip.MustParseAddr("10.204.0.1"); len(many) < 1000; addr = addr.Next() {
-		many = append(many, netip.AddrPortFrom(addr, 80))
-	}
-	want[large] = Service{Backends: many}
+	want, large := thousands(t, "10.204.0.0/16", "10.203.208.0/20", one)
+	many := want[large].Backends
 	set(t, n, want)
 	if said, err := n.Mend(); err != nil || said != "" {
 		t.Errorf("after it was written: %q, %v", said, err)
 	}
 	before := map[Front]Service{large: n.parts[large]}
 	want[large] = Service{Backends: many[1:]}
-	began := time.Now()
 	set(t, n, want)
-	t.Logf("one backend of a thousand taken away in %s", time.Since(began))
 	d := diff(render(before), render(map[Front]Service{large: n.parts[large]}))
 	if size(d.add) > 1 || size(d.take) > 2 || len(d.newChains) != 1 {
 		t.Errorf("one backend that goes changes %s: %v, %v", d, d.add, d.take)
@@ -396,4 +403,33 @@ func TestBalance_AThousandOfEach(t *testing.T) {
 	}
 	last := front("10.203.211.232", hostport.TCP, 80)
 	n.met(t, "", last, one)
+}
+
+// What one backend more or less costs among a thousand services and a thousand backends.
+// The floor is what the kernel asks for a transaction that says again what is there.
+func BenchmarkSet_OneBackendOfAThousand(b *testing.B) {
+	n := newNode(b, "10.203.7.0/24", "10.203.224.0/20")
+	want, large := thousands(b, "10.204.0.0/16", "10.203.224.0/20")
+	many := want[large].Backends
+	set(b, n, want)
+	var ours, floor time.Duration
+	rounds := 0
+	for b.Loop() {
+		want[large] = Service{Backends: many[rounds%2:]}
+		began := time.Now()
+		set(b, n, want)
+		middle := time.Now()
+		c, err := open()
+		if err != nil {
+			b.Fatal(err)
+		}
+		c.AddTable(n.table())
+		if err := c.Flush(); err != nil {
+			b.Fatal(err)
+		}
+		ours, floor, rounds = ours+middle.Sub(began), floor+time.Since(middle), rounds+1
+	}
+	b.ReportMetric(float64(ours.Microseconds())/float64(rounds)/1000, "ms/change")
+	b.ReportMetric(float64(floor.Microseconds())/float64(rounds)/1000, "ms/floor")
+	b.ReportMetric(float64(ours)/float64(floor), "ratio")
 }

@@ -361,7 +361,8 @@ func TestBalance_NET4_MendsWhatOthersChange(t *testing.T) {
 	}
 }
 
-// thousands is a node with a thousand services, one of them with a thousand backends.
+// thousands are a thousand services, one of them, which is returned too, with a thousand
+// backends in subnet and each other with those behind.
 func thousands(t testing.TB, subnet, prefix string, behind ...sandbox) (want map[Front]Service, large Front) {
 	t.Helper()
 	const many = 1000

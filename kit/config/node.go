@@ -113,6 +113,13 @@ type Network struct {
 	Disable bool `yaml:"disable"`
 	// DNS is the resolver of the sandboxes on that network.
 	DNS DNS `yaml:"dns"`
+	// AllowMetadata lets sandboxes reach link-local addresses, 169.254.0.0/16, where clouds
+	// tell every program of a machine who the machine is. Unset means that they are refused.
+	AllowMetadata bool `yaml:"allow_metadata"`
+	// AllowNodePorts are the ports of the node itself that sandboxes reach, at every address
+	// of it: at most 64, each like tcp/8080 or udp/5000-5010. Beside them they reach its
+	// resolver, what is published, and services.
+	AllowNodePorts []string `yaml:"allow_node_ports"`
 }
 
 // DNS is the resolver of a node's sandboxes, which listens at the gateway.

@@ -126,6 +126,7 @@ func (c *checks) network(n Network) {
 		"write "+n.Subnet.Masked().String())
 	c.services(n)
 	c.dns(n)
+	c.nodePorts(n)
 }
 
 func (c *checks) services(n Network) {

@@ -26,6 +26,14 @@ func (n *Network) chains(sandboxes *nftables.Set, maps map[string]*nftables.Set)
 			rules: [][]expr.Any{join(n.over(expr.MetaKeyIIFNAME, expr.CmpOpEq), loopback(destinationAt), verdict(expr.VerdictDrop))},
 		},
 		{
+			name: "metadata", kind: nftables.ChainTypeFilter, hook: nftables.ChainHookPrerouting, priority: nftables.ChainPriorityMangle,
+			rules: n.metadataRules(),
+		},
+		{
+			name: "node", kind: nftables.ChainTypeFilter, hook: nftables.ChainHookInput, priority: nftables.ChainPriorityFilter,
+			rules: n.nodeRules(),
+		},
+		{
 			name: "prerouting", kind: nftables.ChainTypeNAT, hook: nftables.ChainHookPrerouting, priority: nftables.ChainPriorityNATDest,
 			rules: [][]expr.Any{
 				join(loopback(destinationAt), named(expr.MetaKeyIIFNAME, expr.CmpOpNeq, "lo"), verdict(expr.VerdictReturn)),

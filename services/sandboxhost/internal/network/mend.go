@@ -42,7 +42,7 @@ func (n *Network) Mend(ctx context.Context) ([]id.Sandbox, error) {
 // broken says what is not as it should be, "" if nothing.
 func (n *Network) broken() (string, error) {
 	n.mu.Lock()
-	index, mtu := n.bridge, n.mtu
+	index, mtu, ipv6Off := n.bridge, n.mtu, n.ipv6Off
 	n.mu.Unlock()
 	bridge, err := netlink.LinkByName(n.cfg.Bridge)
 	if isGone(err) {
@@ -67,6 +67,9 @@ func (n *Network) broken() (string, error) {
 	}
 	if on, err := forwards(); err != nil || !on {
 		return "ip_forward was switched off", err
+	}
+	if off, err := n.ipv6IsOff(); ipv6Off && (err != nil || !off) {
+		return "bridge " + n.cfg.Bridge + " was given IPv6", err
 	}
 	return n.rulesChanged()
 }
@@ -143,6 +146,9 @@ func (n *Network) listRules() (string, error) {
 		}
 		for _, rule := range rules {
 			for _, e := range rule.Exprs {
+				if _, counts := e.(*expr.Counter); counts { // its number changes by itself
+					continue
+				}
 				raw, err := expr.Marshal(byte(nftables.TableFamilyIPv4), e)
 				if err != nil {
 					return "", fmt.Errorf("read rule of chain %s: %w", chain.Name, err)

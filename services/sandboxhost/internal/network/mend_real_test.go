@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"testing"
 	"time"
@@ -65,6 +66,7 @@ func harms() []harm {
 			}
 			return netlink.AddrDel(l, &addrs[0])
 		})},
+		{"bridge with IPv6", func(n *node, _ *testing.T, _ id.Sandbox) error { return os.WriteFile(n.ipv6File(), []byte("0"), 0) }},
 		{"port off the bridge", port(netlink.LinkSetNoMaster)},
 		{"port down", port(netlink.LinkSetDown)},
 		{"port removed", port(netlink.LinkDel)},

@@ -1,6 +1,6 @@
 // Package network owns the sandbox network of one node: the bridge, one address
 // and one pair of virtual interfaces per sandbox, and the rules that let
-// sandboxes out and keep strangers from them.
+// sandboxes out, keep strangers from them and them from the node.
 //
 // Addresses are noted in a ledger by the sandbox's uid, and are released by uid
 // only. After a start the ledger is compared with what the pinned namespaces
@@ -45,6 +45,8 @@ type Config struct {
 	Subnet netip.Prefix
 	// Ledger is the file of addresses.
 	Ledger string
+	// Policy says what of the node they reach.
+	Policy Policy
 }
 
 // Deps are what the network works with.
@@ -87,6 +89,7 @@ type Network struct {
 	freed    map[netip.Addr]time.Duration // since boot: not long ago, or not looked at since
 	mtu      int
 	bridge   int    // index of the bridge
+	ipv6Off  bool   // on the bridge; false where it could not be switched off
 	rules    string // of our table, as they were made
 }
 

@@ -51,6 +51,8 @@ func (n *Network) writeTableLocked() error {
 //	map ports { type inet_proto . inet_service : ipv4_addr . inet_service }
 //	map ports_at { type ipv4_addr . inet_proto . inet_service : ipv4_addr . inet_service }
 //	chain guard { hook prerouting, before all else: from the bridge to loopback: drop }
+//	chain metadata { hook prerouting, before destinations are changed: new from the bridge to link-local addresses: reject }
+//	chain node { hook input: new from the bridge, but to the resolver, by ping, or to an allowed port: reject }
 //	chain prerouting { to loopback, not over lo: return; to an address of the node: goto published }
 //	chain output { to an address of the node: goto published }
 //	chain published { dnat to what map ports_at says, or map ports }

@@ -37,6 +37,13 @@ func (n *Network) substrate() error {
 	if err := forwarding(); err != nil {
 		return err
 	}
+	off, err := n.withoutIPv6()
+	if err != nil { // the settings of a machine that is a container itself may be read-only: IPv4 is kept from it all the same
+		n.log.Warn("sandboxes may reach ports of this node by IPv6; make /proc/sys writable, or switch IPv6 off", logging.Err(err))
+	}
+	n.mu.Lock()
+	n.ipv6Off = off
+	n.mu.Unlock()
 	if err := n.routeLoopback(); err != nil {
 		n.log.Warn("published ports are not reached at loopback", logging.Err(err))
 	}

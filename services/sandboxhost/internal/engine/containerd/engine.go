@@ -142,7 +142,9 @@ func New(cfg Config, deps Deps) *Engine {
 	}
 	e.client, e.clientErr = dial(cfg)
 	e.network = network.New(
-		network.Config{Bridge: cfg.Network.Bridge, Subnet: cfg.Network.Subnet, Ledger: filepath.Join(data, "network.db")},
+		network.Config{
+			Bridge: cfg.Network.Bridge, Subnet: cfg.Network.Subnet, Ledger: filepath.Join(data, "network.db"), Policy: policyOf(cfg.Network),
+		},
 		network.Deps{Log: deps.Log, Namespaces: e.pins})
 	e.ids = idrange.New(
 		idrange.Config{First: cfg.UserNamespaces.FirstID, Ranges: cfg.UserNamespaces.Ranges, Ledger: filepath.Join(data, "ids.db")}, deps.Log)

@@ -247,7 +247,7 @@ func TestEngine_WhatAContainerSees(t *testing.T) {
 func TestEngine_NetworkReachesNode(t *testing.T) {
 	n := newNode(t)
 	gateway := n.cfg.Network.Subnet.Addr().Next()
-	l, err := net.Listen("tcp", netip.AddrPortFrom(gateway, 0).String())
+	l, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(gateway, 0)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -256,8 +256,14 @@ func TestEngine_NetworkReachesNode(t *testing.T) {
 			t.Error(err)
 		}
 	}()
+	n.end()
+	n.cfg.Network.AllowNodePorts = []string{fmt.Sprintf("tcp/%d", l.Addr().(*net.TCPAddr).Port)}
+	n.begin(t)
 	a := attempt(t, pushed(t), prog("connect", l.Addr().String()))
 	n.run(t, a)
+	if err := l.SetDeadline(time.Now().Add(waitLimit)); err != nil {
+		t.Fatal(err)
+	}
 	conn, err := l.Accept()
 	if err != nil {
 		t.Fatal(err)

@@ -55,6 +55,17 @@ func (b *Bed) Dial(address string) (conn *net.TCPConn, err error) {
 	return conn, err
 }
 
+// ConnectsFrom connects from the network namespace at a path to an address, and hangs up.
+func (b *Bed) ConnectsFrom(namespace, network, address string) error {
+	return inNetwork(namespace, func() error {
+		conn, err := net.DialTimeout(network, address, 5*time.Second)
+		if err != nil {
+			return err
+		}
+		return conn.Close()
+	})
+}
+
 // inNetwork runs f on a thread in the network namespace at a path. The thread goes
 // back to its own; if it cannot, it is never used for anything else.
 func inNetwork(path string, f func() error) error {

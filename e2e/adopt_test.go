@@ -234,7 +234,13 @@ func TestMachine_ADO8_HelpersOfSurvivorsAreAtItAgain(t *testing.T) {
 		t.Helper()
 		must(t, syscall.Kill(int(pid), s))
 	}
-	var kills uint64
+	// One beside the main process is counted apart, and only whoever sees it end knows. (LIF-5)
+	if r := b.CLI("exec", "web", "--", "probe", "eat", "200000000"); r.Code != 137 {
+		t.Fatalf("exec of what takes more memory than there may be: exit code %d, want 137\n%s", r.Code, r.Stderr)
+	}
+	besides := func(s *resourcev1.SandboxStatus) bool { return s.GetContainers()[0].GetOomKillsBeside() == 1 }
+	recorded(t, b, "web", "a kill beside the main process", helperLimit, besides)
+	kills := uint64(1)
 	for _, part := range []string{"nobody", "sandboxhost", "containerd", "the runner, killed", "the runner, asked to stop"} {
 		if part != "nobody" {
 			supervisor = away(t, b, supervisor, part, func() {})
@@ -249,10 +255,11 @@ func TestMachine_ADO8_HelpersOfSurvivorsAreAtItAgain(t *testing.T) {
 		if n := await(t, b, uid, "running", running).GetContainers()[0].GetOomKills(); n != kills {
 			t.Errorf("after the end of %s %d kills for memory are known, want %d", part, n, kills)
 		}
+		await(t, b, uid, "to know of the one beside the main process", besides)
 		kills++
 		tell(syscall.SIGHUP)
 		recorded(t, b, "web", fmt.Sprintf("%d kills for memory after the end of %s", kills, part), helperLimit, func(s *resourcev1.SandboxStatus) bool {
-			return s.GetContainers()[0].GetOomKills() == kills
+			return s.GetContainers()[0].GetOomKills() == kills && besides(s)
 		})
 		if onHost(t, b, "next") != nil || diskPath(t, b) != volume {
 			t.Fatalf("after the end of %s the disk was given to another", part)

@@ -124,6 +124,9 @@ func containerCells(now time.Time, s *sandbox.Sandbox) [][]string {
 		if c.GetOomKills() > 0 {
 			oom = fmt.Sprint(c.GetOomKills())
 		}
+		if n := c.GetOomKillsBeside(); n > 0 {
+			oom += fmt.Sprintf(" (%d beside)", n)
+		}
 		name := spec.GetName()
 		if spec.GetInit() {
 			name += " (init)"

@@ -35,7 +35,7 @@ func TestDescription(t *testing.T) {
 			},
 			Containers: []*resourcev1.ContainerStatus{
 				{Name: "prepare", Exit: &resourcev1.ContainerExit{Container: "prepare", Attempt: 3}},
-				{Name: "main", Pid: 77, StartedAt: at(time.Minute), OomKills: 2},
+				{Name: "main", Pid: 77, StartedAt: at(time.Minute), OomKills: 2, OomKillsBeside: 1},
 			},
 			Exits: []*resourcev1.ContainerExit{
 				{Container: "main", Attempt: 1, Code: 137, Signal: 9, ExitedAt: at(30 * time.Minute)},
@@ -46,7 +46,7 @@ func TestDescription(t *testing.T) {
 	squeezed := strings.Join(strings.Fields(got), " ")
 	for _, want := range []string{
 		"Name: web Uid: 01ARZ3NDEKTSV4RRFFQ69G5FAV", "Labels: a=1,b=2", "Phase: RUNNING", "Attempt: 3", "Ready: false", "Not ready because: port 80 is not open",
-		" 1.234s ", "for 1m CONTAINER", "prepare (init) ended", " 0 ", "main running 77 1m", "Ready sandbox false 1m port 80 is not open",
+		" 1.234s ", "for 1m CONTAINER", "prepare (init) ended", " 0 ", "main running 77 1m", "2 (1 beside) web:1", "Ready sandbox false 1m port 80 is not open",
 		"ATTEMPT CONTAINER EXIT AT 2 main unknown", "1 main 137 (signal 9)",
 	} {
 		if !strings.Contains(squeezed, want) {

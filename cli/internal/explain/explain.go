@@ -148,6 +148,11 @@ func ownCauses(f Facts) []Cause {
 	for _, c := range s.Status.GetContainers() {
 		all = append(all, conditions(" of container "+c.GetName(), c.GetConditions())...)
 	}
+	for _, c := range s.Status.GetContainers() {
+		if text := sandbox.KillsForMemory(c.GetOomKills(), c.GetOomKillsBeside()); text != "" && c.GetExit() == nil {
+			all = append(all, Cause{What: "memory of container " + c.GetName(), Text: text})
+		}
+	}
 	if e := lastExit(s); e != nil {
 		all = append(all, Cause{
 			What: fmt.Sprintf("container %s in attempt %d", e.GetContainer(), e.GetAttempt()), Text: ending(e), Since: moment(e.GetExitedAt()),

@@ -104,6 +104,11 @@ func TestOf(t *testing.T) {
 		})}, true, "running and ready", "", ""},
 		{"not ready", Facts{Sandbox: box(func(s *sandbox.Sandbox) { s.Status.Conditions = unready })},
 			false, "running, not ready", "condition Ready: port 80 is not open", "staddle logs web --container main"},
+		{"short of memory for its probe", Facts{Sandbox: box(func(s *sandbox.Sandbox) {
+			s.Status.Conditions = unready
+			s.Status.Containers = []*resourcev1.ContainerStatus{{Name: "main", OomKills: 3, OomKillsBeside: 1}}
+		})}, false, "running, not ready", "condition Ready: port 80 is not open; memory of container main: 3 processes were ended for using more memory than the limit; " +
+			"1 of them was a probe, a pre-stop command or something executed", "staddle logs web --container main"},
 		{"stopped as asked", Facts{Sandbox: box(func(s *sandbox.Sandbox) {
 			s.Spec.Desired, s.Status.Phase = resourcev1.DesiredState_DESIRED_STATE_STOPPED, stopped
 		})}, true, "stopped", "", ""},

@@ -134,17 +134,35 @@ func (s *Sandbox) Why() string {
 // killsForMemory says of a sandbox that goes on that the kernel ended some of its
 // processes.
 func (s *Sandbox) killsForMemory() string {
-	var n uint64
+	var n, beside uint64
 	for _, c := range s.Status.GetContainers() {
-		n += c.GetOomKills()
+		n, beside = n+c.GetOomKills(), beside+c.GetOomKillsBeside()
 	}
+	return KillsForMemory(n, beside)
+}
+
+// KillsForMemory says how many processes the kernel ended for memory, and how many of them
+// were not of the program itself. Empty if there are none.
+func KillsForMemory(n, beside uint64) string {
+	var said string
 	switch n {
 	case 0:
 		return ""
 	case 1:
-		return "1 process was ended for using more memory than the limit"
+		said = "1 process was ended for using more memory than the limit"
+	default:
+		said = fmt.Sprintf("%d processes were ended for using more memory than the limit", n)
 	}
-	return fmt.Sprintf("%d processes were ended for using more memory than the limit", n)
+	const kind = "a probe, a pre-stop command or something executed"
+	switch {
+	case beside == 0:
+		return said
+	case beside >= n && n == 1:
+		return said + ": " + kind
+	case beside == 1:
+		return said + "; 1 of them was " + kind
+	}
+	return fmt.Sprintf("%s; %d of them were each %s", said, beside, kind)
 }
 
 // Exit returns how a container of the newest attempt ended, or nil.

@@ -200,6 +200,9 @@ type Container struct {
 	// OOMKills is how many of its processes the kernel has ended for memory, while it
 	// runs. The kernel counts, so nothing is missed while nobody asks.
 	OOMKills uint64
+	// OOMKillsBeside is how many of those were a Command or a Beside, in any state: each
+	// that was found ended so, also in an earlier life of this process.
+	OOMKillsBeside uint64
 	// Exit says how it ended. Set exactly when State is Exited.
 	Exit *Exit
 }

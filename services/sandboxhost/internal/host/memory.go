@@ -15,6 +15,14 @@ func oomKills(s *resourcev1.SandboxStatus) (n uint64) {
 	return n
 }
 
+// oomKillsBeside is how many of those ran beside the main processes.
+func oomKillsBeside(s *resourcev1.SandboxStatus) (n uint64) {
+	for _, cs := range s.GetContainers() {
+		n += cs.GetOomKillsBeside()
+	}
+	return n
+}
+
 // describeKills is one sentence about processes that the kernel ended for memory
 // beside the main one, or nothing.
 func describeKills(e *resourcev1.ContainerExit) string {

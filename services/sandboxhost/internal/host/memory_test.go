@@ -31,9 +31,13 @@ func TestNoteExit_TellsKillsForMemory(t *testing.T) {
 			r := &sandboxhostv1.SandboxRecord{Status: &resourcev1.SandboxStatus{
 				Attempt: 3, Containers: []*resourcev1.ContainerStatus{{Name: "main"}},
 			}}
-			mirror(r, engine.Observed{Containers: []engine.Container{{Note: note, State: engine.Running, OOMKills: tt.seen}}})
+			mirror(r, engine.Observed{Containers: []engine.Container{{Note: note, State: engine.Running, OOMKills: tt.seen, OOMKillsBeside: tt.seen}}})
 			if n := r.GetStatus().GetContainers()[0].GetOomKills(); n != tt.seen {
 				t.Errorf("while it runs it shows %d kills, want %d", n, tt.seen)
+			}
+			mirror(r, engine.Observed{Containers: []engine.Container{{Note: note, State: engine.Running}}})
+			if n := r.GetStatus().GetContainers()[0].GetOomKillsBeside(); n != tt.seen {
+				t.Errorf("it shows %d kills beside the main process, want %d, which never fall", n, tt.seen)
 			}
 			noteExit(r, engine.Container{Note: note, State: engine.Exited, Exit: &tt.exit}, moment{Wall: time.Unix(1, 0)})
 			if n := r.GetStatus().GetExits()[0].GetOomKills(); n != tt.exit.OOMKills {

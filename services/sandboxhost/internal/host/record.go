@@ -271,6 +271,7 @@ func mirror(r *sandboxhostv1.SandboxRecord, o engine.Observed) {
 			}
 			cs.Id, cs.Pid, cs.Limits = c.ID, c.PID, c.Limits
 			cs.OomKills = max(cs.GetOomKills(), c.OOMKills)
+			cs.OomKillsBeside = max(cs.GetOomKillsBeside(), c.OOMKillsBeside)
 			noteStopSignal(r, c)
 			if !c.StartedAt.IsZero() {
 				cs.StartedAt = timestamppb.New(c.StartedAt)

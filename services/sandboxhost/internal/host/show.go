@@ -80,6 +80,9 @@ func (k *keeper) publish(next *sandboxhostv1.SandboxRecord) {
 	if before, now := oomKills(was), oomKills(is); now > before && was.GetAttempt() == is.GetAttempt() {
 		k.log.Warn("processes ended for memory", logging.Count(int(now-before)))
 	}
+	if before, now := oomKillsBeside(was), oomKillsBeside(is); now > before && was.GetAttempt() == is.GetAttempt() {
+		k.log.Warn("processes beside the main one ended for memory", logging.Count(int(now-before)))
+	}
 	k.rec = next
 	state := k.state()
 	k.shown = shownNotes{held: state.GetHeld(), trouble: state.GetTrouble()}

@@ -1666,9 +1666,14 @@ type ContainerStatus struct {
 	// Digest of the image that it is made of: "sha256:…". Later attempts for the same
 	// spec are made of the same, though the tag may mean another by then. Empty until
 	// the image is present.
-	ImageDigest   string `protobuf:"bytes,9,opt,name=image_digest,json=imageDigest,proto3" json:"image_digest,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	ImageDigest string `protobuf:"bytes,9,opt,name=image_digest,json=imageDigest,proto3" json:"image_digest,omitempty"`
+	// How many of those in oom_kills ran beside its main process and were not started by
+	// that: the command of a probe or of pre_stop, or a program that somebody executed.
+	// Only those count that were ended themselves, not a child of theirs. It only grows in
+	// an attempt. What was ended while its node could not look is not among them.
+	OomKillsBeside uint64 `protobuf:"varint,10,opt,name=oom_kills_beside,json=oomKillsBeside,proto3" json:"oom_kills_beside,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *ContainerStatus) Reset() {
@@ -1762,6 +1767,13 @@ func (x *ContainerStatus) GetImageDigest() string {
 		return x.ImageDigest
 	}
 	return ""
+}
+
+func (x *ContainerStatus) GetOomKillsBeside() uint64 {
+	if x != nil {
+		return x.OomKillsBeside
+	}
+	return 0
 }
 
 // ContainerExit says how a container ended. An answer that was not to be had
@@ -2046,7 +2058,7 @@ const file_staddle_resource_v1_sandbox_proto_rawDesc = "" +
 	"\tPhaseTime\x12A\n" +
 	"\x05phase\x18\x01 \x01(\x0e2!.staddle.resource.v1.SandboxPhaseB\b\xbaH\x05\x82\x01\x02\x10\x01R\x05phase\x129\n" +
 	"\n" +
-	"entered_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\tenteredAt\"\x9e\x03\n" +
+	"entered_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\tenteredAt\"\xc8\x03\n" +
 	"\x0fContainerStatus\x12\x1b\n" +
 	"\x04name\x18\x01 \x01(\tB\a\xbaH\x04r\x02\x18 R\x04name\x12\x18\n" +
 	"\x02id\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x02id\x12\x10\n" +
@@ -2059,7 +2071,9 @@ const file_staddle_resource_v1_sandbox_proto_rawDesc = "" +
 	"\n" +
 	"conditions\x18\b \x03(\v2\x1e.staddle.resource.v1.ConditionB\b\xbaH\x05\x92\x01\x02\x10\bR\n" +
 	"conditions\x12+\n" +
-	"\fimage_digest\x18\t \x01(\tB\b\xbaH\x05r\x03\x18\x80\x02R\vimageDigest\"\x8b\x02\n" +
+	"\fimage_digest\x18\t \x01(\tB\b\xbaH\x05r\x03\x18\x80\x02R\vimageDigest\x12(\n" +
+	"\x10oom_kills_beside\x18\n" +
+	" \x01(\x04R\x0eoomKillsBeside\"\x8b\x02\n" +
 	"\rContainerExit\x12%\n" +
 	"\tcontainer\x18\x01 \x01(\tB\a\xbaH\x04r\x02\x18 R\tcontainer\x12\x18\n" +
 	"\aattempt\x18\x02 \x01(\x04R\aattempt\x12\x12\n" +

@@ -199,8 +199,8 @@ func TestEngine_LIF5_KillOfACommandForMemoryIsNotTheContainers(t *testing.T) {
 		must(t, p.Close(t.Context()))
 	}
 	o := n.await(t, uidOf(a), "running", func(o engine.Observed) bool { return len(o.Containers) == 1 })
-	if got := o.Containers[0]; got.State != engine.Running || got.OOMKills != 2 {
-		t.Errorf("the container: got %+v, want it running and two kills counted", got)
+	if got := o.Containers[0]; got.State != engine.Running || got.OOMKills != 2 || got.OOMKillsBeside != 2 {
+		t.Errorf("the container: got %+v, want it running and two kills counted, both beside it", got)
 	}
 	must(t, n.engine.signal(t.Context(), containerID, syscall.SIGKILL))
 	if exit := n.awaitExit(t, uidOf(a)); exit.Code != killed || exit.OOMKilled || exit.OOMKills != 2 {

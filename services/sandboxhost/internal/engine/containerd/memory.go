@@ -1,6 +1,9 @@
 package containerd
 
 import (
+	"errors"
+	"os"
+	"path/filepath"
 	"time"
 
 	"staddle.internal/kit/logging"
@@ -14,6 +17,10 @@ const killed = 137
 // it. On a machine whose processors are all taken many times over more than two seconds
 // were seen.
 const killSettle = 5 * time.Second
+
+// besideKillsFolder is the folder, in that of a sandbox, of the counts of kills for memory
+// beside the main processes: a file for each container.
+const besideKillsFolder = "killed"
 
 // kills is what was seen of the kernel's count of the processes of a container that
 // it ended for memory.
@@ -71,8 +78,44 @@ func (e *Engine) killedBeside(containerID string, code uint32, before uint64) bo
 	e.mu.Lock()
 	known.kills = known.kills.beside()
 	e.mu.Unlock()
-	e.log.Info("process beside the main one ended for memory", logging.Component(containerID))
+	if err := e.noteKillBeside(known); err != nil {
+		e.log.Warn("kill for memory not noted", logging.Component(containerID), logging.Err(err))
+	}
+	e.hints.one(known.uid)
 	return true
+}
+
+// besideKillsFile has a byte for each kill for memory of a process beside the main one of a
+// container, so that it is never found half written.
+func (e *Engine) besideKillsFile(known *container) string {
+	return filepath.Join(e.pins.Dir(known.uid), besideKillsFolder, known.id)
+}
+
+// noteKillBeside counts one more of them.
+func (e *Engine) noteKillBeside(known *container) (err error) {
+	path := e.besideKillsFile(known)
+	if err := os.Mkdir(filepath.Dir(path), 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	_, err = f.Write([]byte{'\n'})
+	return err
+}
+
+// besideKills is how many of them there were.
+func (e *Engine) besideKills(known *container) (uint64, error) {
+	info, err := os.Stat(e.besideKillsFile(known))
+	if errors.Is(err, os.ErrNotExist) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, unavailable("count its kills for memory", err)
+	}
+	return uint64(info.Size()), nil
 }
 
 // killsBefore is how many are counted when such a process begins.

@@ -145,6 +145,10 @@ func (e *Engine) pinned(uid id.Sandbox) (bool, error) {
 // none any more.
 func (e *Engine) observeContainer(ctx context.Context, c *containerd.Client, known *container) (*engine.Container, error) {
 	seen := &engine.Container{ID: known.id, Note: known.note}
+	var err error
+	if seen.OOMKillsBeside, err = e.besideKills(known); err != nil {
+		return nil, err
+	}
 	res, err := c.TaskService().Get(ctx, &tasks.GetRequest{ContainerID: known.id})
 	if err != nil {
 		if err := errgrpc.ToNative(err); !errdefs.IsNotFound(err) {

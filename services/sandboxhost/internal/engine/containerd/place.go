@@ -79,7 +79,7 @@ func (e *Engine) place(c *container, spec *resourcev1.ContainerSpec, user specs.
 func (e *Engine) displace(c *container) error {
 	p := e.places(c)
 	err := errors.Join(bind.Clear(p.binds), os.RemoveAll(p.files), ignoreMissing(os.Remove(e.stdin(c))),
-		os.RemoveAll(e.besideDir(c.uid, c.id, "")),
+		ignoreMissing(os.Remove(e.besideKillsFile(c))), os.RemoveAll(e.besideDir(c.uid, c.id, "")),
 		e.secrets.RemoveContainer(c.uid, c.id))
 	if err != nil {
 		return fmt.Errorf("remove mounts of container %s: %w", c.id, err)

@@ -186,7 +186,8 @@ func (s *Store) enter(ctx context.Context, c *containerd.Client, records []image
 	return done, nil
 }
 
-// putImage makes or replaces a record.
+// putImage makes or replaces a record. What was imported and is pulled now is no longer
+// only here.
 func putImage(ctx context.Context, store images.Store, record images.Image) (images.Image, error) {
 	entered, err := store.Create(ctx, record)
 	if errdefs.IsAlreadyExists(err) {

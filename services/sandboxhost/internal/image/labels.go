@@ -62,9 +62,9 @@ func setLabel(ctx context.Context, c *containerd.Client, name, label, value stri
 	return err
 }
 
-// keeping makes every connection that ask returns one whose pulls leave the labels of
-// an image as they are: by itself the runtime's client replaces them all, and with them
-// the pin.
+// keeping makes every connection that ask returns one whose pulls leave the records of
+// images as they are: by itself the runtime's client replaces a record before it knows
+// whether the image can be used, and with it all labels, also the pin.
 func keeping(ask func() (*containerd.Client, error)) func() (*containerd.Client, error) {
 	var mu sync.Mutex
 	var of, kept *containerd.Client
@@ -83,7 +83,7 @@ func keeping(ask func() (*containerd.Client, error)) func() (*containerd.Client,
 			return nil, fault.New(fault.Internal, "connection to containerd is a %T", c.Conn())
 		}
 		k, err := containerd.NewWithConn(conn, containerd.WithDefaultNamespace(c.DefaultNamespace()),
-			containerd.WithServices(containerd.WithImageStore(keepLabels{c.ImageService()})))
+			containerd.WithServices(containerd.WithImageStore(pulledRecords{c.ImageService()})))
 		if err != nil {
 			return nil, err
 		}
@@ -92,21 +92,22 @@ func keeping(ask func() (*containerd.Client, error)) func() (*containerd.Client,
 	}
 }
 
-// keepLabels is the records of images, where what is replaced whole keeps the labels
-// that the new one does not set. What was imported and is pulled now is no longer only
-// here.
-type keepLabels struct{ images.Store }
+// heldBackKey marks what a pull does.
+type heldBackKey struct{}
 
-// Update changes the named fields, or all but the labels that are not set.
-func (k keepLabels) Update(ctx context.Context, record images.Image, fields ...string) (images.Image, error) {
-	if len(fields) > 0 {
-		return k.Store.Update(ctx, record, fields...)
+// holdBack makes the record of an image that is pulled with ctx none but in name: who
+// pulls makes it once the image is known to be of use.
+func holdBack(ctx context.Context) context.Context {
+	return context.WithValue(ctx, heldBackKey{}, true)
+}
+
+// pulledRecords is the records of images, but for those that a pull would make.
+type pulledRecords struct{ images.Store }
+
+// Create makes a record, or only seems to.
+func (p pulledRecords) Create(ctx context.Context, record images.Image) (images.Image, error) {
+	if ctx.Value(heldBackKey{}) != nil {
+		return record, nil
 	}
-	fields = []string{"target", "labels." + importedLabel}
-	for label := range record.Labels {
-		if label != importedLabel {
-			fields = append(fields, "labels."+label)
-		}
-	}
-	return k.Store.Update(ctx, record, fields...)
+	return p.Store.Create(ctx, record)
 }

@@ -1,12 +1,18 @@
 package image
 
 import (
+	"io"
+	"maps"
+	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/containerd/containerd/v2/core/leases"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
 
+	"staddle.internal/kit/fault"
 	"staddle.internal/services/sandboxhost/internal/testimage"
 )
 
@@ -62,5 +68,51 @@ func TestPinned(t *testing.T) {
 	}
 	if got := Pinned("web:1", ""); got != "web:1" {
 		t.Errorf("without a digest: got %s", got)
+	}
+}
+
+// A pull that cannot succeed leaves a name as it was: with the image that it meant, or
+// with none. (IMG-5)
+func TestStore_IMG5_PullThatFailsMovesNoTag(t *testing.T) {
+	d := open(t, nil)
+	ref := d.push(t, "test/prog:1", testimage.New(t))
+	s := newConfigured(t, nil)
+	old, err := s.Ensure(t.Context(), ref, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := testimage.New(t).ConfigFile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.Architecture = "s390x"
+	foreign, err := mutate.ConfigFile(testimage.New(t), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+		if !strings.Contains(r.URL.Path, "/manifests/") {
+			next.ServeHTTP(w, r)
+			return
+		}
+		w.Header().Set("Content-Type", "text/html")
+		_, _ = io.WriteString(w, "<html>Log in to this network first.</html>") // the pull says what came
+	}
+	other := d.push(t, "test/other:1", foreign)
+	d.push(t, "test/prog:1", foreign)
+	for what, rule := range map[string]func(w http.ResponseWriter, r *http.Request, next http.Handler){"an image of another platform": nil, "a page": page} {
+		d.rules(rule)
+		for _, name := range []string{ref, other} {
+			_, err := s.Pull(t.Context(), name, nil)
+			wantKind(t, err, fault.NotFound)
+		}
+		again := New(s.cfg, s.deps) // which knows nothing by heart
+		got, err := again.Find(t.Context(), ref)
+		if err != nil || got.Digest != old.Digest || got.ChainID != old.ChainID {
+			t.Errorf("%s: got %+v, %v, want the image from before", what, got, err)
+		}
+		if all := listed(t, s.Store); len(all) != 1 {
+			t.Errorf("%s: got images %v, want the one from before", what, slices.Collect(maps.Keys(all)))
+		}
 	}
 }

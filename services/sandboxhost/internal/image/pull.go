@@ -187,34 +187,46 @@ func (s *Store) inTurn(ctx context.Context, c *containerd.Client, name string, f
 	return img, err
 }
 
-// replace fetches an image, and keeps what its name meant before.
+// replace fetches an image, and keeps what its name meant before. The name means the
+// new one only once that is known to be whole and for this platform: a pull that fails
+// leaves the name as it was.
 func (s *Store) replace(ctx context.Context, c *containerd.Client, lease leases.Lease, name string, f *flight) (Image, error) {
 	old, err := before(ctx, c, lease, name)
 	if err != nil {
 		return Image{}, fmt.Errorf("pull image %s: %w", name, err)
 	}
-	img, err := s.fetch(ctx, c, name, f)
+	record, err := s.fetch(ctx, c, name, f)
+	if err != nil {
+		return Image{}, err
+	}
+	img, err := s.ready(ctx, c, record)
 	if err != nil {
 		return Image{}, err
 	}
 	if err := s.keepMoved(ctx, c, old, img.Digest); err != nil {
 		return Image{}, fmt.Errorf("pull image %s: %w", name, err)
 	}
-	return img, nil
+	entered, err := putImage(ctx, c.ImageService(), record)
+	if err != nil {
+		return Image{}, fmt.Errorf("pull image %s: %w", name, err)
+	}
+	return s.described(img, entered), nil
 }
 
 // worthKeeping says whether the next pull may go on with what one that failed has left.
 // What is left by one that cannot succeed, or that has filled the disk, goes at once.
 func worthKeeping(err error) bool { return errors.Is(err, fault.Unavailable) }
 
-func (s *Store) fetch(ctx context.Context, c *containerd.Client, name string, f *flight) (Image, error) {
+// fetch makes the parts of an image present and unpacked, and returns the record that it
+// is to have.
+func (s *Store) fetch(ctx context.Context, c *containerd.Client, name string, f *flight) (images.Image, error) {
 	origins, creds, err := s.origins(ctx, name)
 	if err != nil {
-		return Image{}, fmt.Errorf("pull image %s: %w", name, err)
+		return images.Image{}, fmt.Errorf("pull image %s: %w", name, err)
 	}
 	defer closeIdle(origins)
 	src := &source{origins: origins, creds: creds}
-	img, err := c.Pull(ctx, name,
+	img, err := c.Pull(holdBack(ctx), name,
 		containerd.WithResolver(src),
 		containerd.WithPullUnpack,
 		containerd.WithPullSnapshotter(s.cfg.Snapshotter),
@@ -223,9 +235,9 @@ func (s *Store) fetch(ctx context.Context, c *containerd.Client, name string, f 
 		containerd.WithImageHandlerWrapper(s.transferOf(src, c.ContentStore(), name, f).wrap),
 	)
 	if err != nil {
-		return Image{}, s.withFigures(ctx, classify("pull image "+name, f.why(err)), f.size())
+		return images.Image{}, s.withFigures(ctx, classify("pull image "+name, f.why(err)), f.size())
 	}
-	return s.ready(ctx, c, img.Metadata())
+	return img.Metadata(), nil
 }
 
 // failed notes why a part could not be had. The first tells why; those after it may

@@ -59,7 +59,7 @@ func (s *Store) Import(ctx context.Context, r io.Reader) (_ []Image, err error) 
 			return nil, err
 		}
 	}
-	return s.enter(ctx, c, records)
+	return s.enter(ctx, c, lease, records)
 }
 
 // endLease lets go of the parts; of a failed import they are collected at once.
@@ -163,8 +163,8 @@ func whole(ctx context.Context, store content.Store, record images.Image) error 
 }
 
 // enter unpacks the images and makes their records. All are unpacked first, so
-// that none is entered if one does not unpack.
-func (s *Store) enter(ctx context.Context, c *containerd.Client, records []images.Image) ([]Image, error) {
+// that none is entered if one does not unpack. What a name meant before is kept.
+func (s *Store) enter(ctx context.Context, c *containerd.Client, lease leases.Lease, records []images.Image) ([]Image, error) {
 	var done []Image
 	for _, record := range records {
 		image, err := s.ready(ctx, c, record)
@@ -177,7 +177,7 @@ func (s *Store) enter(ctx context.Context, c *containerd.Client, records []image
 		done = append(done, image)
 	}
 	for i, record := range records {
-		entered, err := putImage(ctx, c.ImageService(), record)
+		entered, err := s.move(ctx, c, lease, record)
 		if err != nil {
 			return nil, fmt.Errorf("import image %s: %w", record.Name, err)
 		}

@@ -32,8 +32,19 @@ func Pinned(ref, wanted string) string {
 	return pinned.String()
 }
 
-// before returns what a name means before it is pulled, and holds that until it is
-// known whether the name still means it.
+// move lets the name of a record mean what it says, and keeps what it meant before.
+func (s *Store) move(ctx context.Context, c *containerd.Client, lease leases.Lease, record images.Image) (images.Image, error) {
+	old, err := before(ctx, c, lease, record.Name)
+	if err != nil {
+		return images.Image{}, err
+	}
+	if err := s.keepMoved(ctx, c, old, record.Target.Digest); err != nil {
+		return images.Image{}, err
+	}
+	return putImage(ctx, c.ImageService(), record)
+}
+
+// before returns what a name means, and holds that until it is kept under another.
 func before(ctx context.Context, c *containerd.Client, lease leases.Lease, name string) (images.Image, error) {
 	old, err := c.ImageService().Get(ctx, name)
 	if errdefs.IsNotFound(err) {

@@ -32,14 +32,7 @@ func TestStore_KeepsWhatATagMeant(t *testing.T) {
 		t.Fatalf("got %+v, %v", young, err)
 	}
 	d.rules(nil)
-	manager := s.runtime.Client(t).LeasesService() // one that ends at once collects garbage
-	lease, err := manager.Create(t.Context(), leases.WithRandomID())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := manager.Delete(t.Context(), lease, leases.SynchronousDelete); err != nil {
-		t.Fatal(err)
-	}
+	collect(t, s.runtime.Client(t).LeasesService())
 	again := New(s.cfg, s.deps) // which knows nothing by heart
 	for _, want := range []Image{old, young} {
 		pinned := Pinned(ref, want.Digest.String())
@@ -53,6 +46,18 @@ func TestStore_KeepsWhatATagMeant(t *testing.T) {
 	}
 	if _, err := again.Remove(t.Context(), Pinned(ref, old.Digest.String()), nil, time.Now()); err != nil {
 		t.Error(err)
+	}
+}
+
+// collect has the runtime remove what nothing needs, now.
+func collect(t *testing.T, manager leases.Manager) {
+	t.Helper()
+	lease, err := manager.Create(t.Context(), leases.WithRandomID()) // the end of one does it
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := manager.Delete(t.Context(), lease, leases.SynchronousDelete); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -114,5 +119,32 @@ func TestStore_IMG5_PullThatFailsMovesNoTag(t *testing.T) {
 		if all := listed(t, s.Store); len(all) != 1 {
 			t.Errorf("%s: got images %v, want the one from before", what, slices.Collect(maps.Keys(all)))
 		}
+	}
+}
+
+// What a tag meant stays also when an archive gives it another image. (IMG-5)
+func TestStore_IMG5_ImportKeepsWhatATagMeant(t *testing.T) {
+	s, r := newStore(t)
+	const ref = "registry.invalid/test/prog:1"
+	old := bring(t, s, ref)
+	young := bring(t, s, ref, testimage.File{Name: "/etc/young", Data: []byte("young")})
+	if young.Digest == old.Digest {
+		t.Fatal("both archives hold the same image")
+	}
+	collect(t, r.Client(t).LeasesService())
+	again := New(s.cfg, s.deps) // which knows nothing by heart
+	for _, want := range []Image{old, young} {
+		pinned := Pinned(ref, want.Digest.String())
+		got, err := again.Prepare(t.Context(), pinned, Never, nil)
+		if err != nil || got.Digest != want.Digest || got.ChainID != want.ChainID {
+			t.Errorf("%s: got %+v, %v", pinned, got, err)
+		}
+	}
+	if got, err := again.Find(t.Context(), ref); err != nil || got.Digest != young.Digest {
+		t.Errorf("the tag: got %+v, %v", got, err)
+	}
+	bring(t, s, ref, testimage.File{Name: "/etc/young", Data: []byte("young")})
+	if all := listed(t, s); len(all) != 2 {
+		t.Errorf("after the same import again: got %v, want the two from before", slices.Collect(maps.Keys(all)))
 	}
 }

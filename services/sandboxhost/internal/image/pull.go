@@ -191,10 +191,6 @@ func (s *Store) inTurn(ctx context.Context, c *containerd.Client, name string, f
 // new one only once that is known to be whole and for this platform: a pull that fails
 // leaves the name as it was.
 func (s *Store) replace(ctx context.Context, c *containerd.Client, lease leases.Lease, name string, f *flight) (Image, error) {
-	old, err := before(ctx, c, lease, name)
-	if err != nil {
-		return Image{}, fmt.Errorf("pull image %s: %w", name, err)
-	}
 	record, err := s.fetch(ctx, c, name, f)
 	if err != nil {
 		return Image{}, err
@@ -203,10 +199,7 @@ func (s *Store) replace(ctx context.Context, c *containerd.Client, lease leases.
 	if err != nil {
 		return Image{}, err
 	}
-	if err := s.keepMoved(ctx, c, old, img.Digest); err != nil {
-		return Image{}, fmt.Errorf("pull image %s: %w", name, err)
-	}
-	entered, err := putImage(ctx, c.ImageService(), record)
+	entered, err := s.move(ctx, c, lease, record)
 	if err != nil {
 		return Image{}, fmt.Errorf("pull image %s: %w", name, err)
 	}

@@ -168,6 +168,9 @@ func TestRead_RefusesWhatDoesNotFitTogether(t *testing.T) {
 		"restricted with a capability":     "security: {profile: restricted, add_capabilities: [NET_RAW]}",
 		"restricted and privileged":        "security: {profile: restricted, privileged: true}",
 		"all capabilities added":           "security: {add_capabilities: [ALL]}",
+		"an unknown capability added":      "security: {add_capabilities: [NET_ADMN]}",
+		"an unknown capability dropped":    "security: {drop_capabilities: [NET_RAWW]}",
+		"a capability with its prefix":     "security: {drop_capabilities: [CAP_CHOWN]}",
 		"swap without memory":              "limits: {swap_limit_bytes: 1MiB}",
 		"soft above hard":                  "ulimits: [{name: nofile, soft: 5, hard: 4}]",
 		"no soft limit below a hard one":   "ulimits: [{name: nofile, soft: -1, hard: 4}]",
@@ -181,6 +184,29 @@ func TestRead_RefusesWhatDoesNotFitTogether(t *testing.T) {
 		doc := "kind: Sandbox\nname: web\nspec:\n  containers:\n  - {name: main, image: img, " + content + "}\n"
 		if _, err := manifest.Read("f.yaml", strings.NewReader(doc)); err == nil {
 			t.Errorf("%s is taken", name)
+		}
+	}
+}
+
+// An image whose reference nobody could ever find is refused before it is asked for.
+func TestRead_KnowsImageReferences(t *testing.T) {
+	const doc = "kind: Sandbox\nname: web\nspec:\n  containers:\n  - {name: main, image: %q}\n"
+	digest := "@sha256:" + strings.Repeat("ab", 32)
+	for _, good := range []string{
+		"web", "web:1", "team/web_a/b--c.d:1.0-RC_1", "localhost/web", "localhost:5000/web", "Registry.LAN/web:1", "registry/a/b", "10.0.0.1:5000/web",
+		"[::1]:5000/web:1", "registry.lan/web" + digest, "registry.lan:5000/a/web:1" + digest,
+	} {
+		if _, err := manifest.Read("f.yaml", strings.NewReader(fmt.Sprintf(doc, good))); err != nil {
+			t.Errorf("%s: %v", good, err)
+		}
+	}
+	for _, bad := range []string{
+		"Web", "registry.lan/Web:1", "web 1", "web:", "web:a b", "https://registry.lan/web", "registry.lan:port/web", "/web", "web/", "a//b", "web@sha256:1", "web@1",
+		"web:" + strings.Repeat("a", 129), " web", "web\n",
+	} {
+		_, err := manifest.Read("f.yaml", strings.NewReader(fmt.Sprintf(doc, bad)))
+		if err == nil || !strings.Contains(err.Error(), "containers[0].image: write host/repository:tag") {
+			t.Errorf("%q: got %v, want how to write it", bad, err)
 		}
 	}
 }

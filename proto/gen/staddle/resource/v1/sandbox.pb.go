@@ -1937,11 +1937,11 @@ const file_staddle_resource_v1_sandbox_proto_rawDesc = "" +
 	"\x10DisconnectPolicy\x12K\n" +
 	"\n" +
 	"stop_after\x18\x01 \x01(\v2\x19.google.protobuf.DurationB\x11\xbaH\x0e\xaa\x01\v\"\x05\b\x80\x9a\x9e\x012\x02\b\n" +
-	"R\tstopAfter\"\xab\x14\n" +
+	"R\tstopAfter\"\xaa\x17\n" +
 	"\rContainerSpec\x12>\n" +
-	"\x04name\x18\x01 \x01(\tB*\xbaH'r%\x10\x01\x18 2\x1f^[a-z0-9]([-a-z0-9]*[a-z0-9])?$R\x04name\x12 \n" +
-	"\x05image\x18\x02 \x01(\tB\n" +
-	"\xbaH\ar\x05\x10\x01\x18\x80\x04R\x05image\x127\n" +
+	"\x04name\x18\x01 \x01(\tB*\xbaH'r%\x10\x01\x18 2\x1f^[a-z0-9]([-a-z0-9]*[a-z0-9])?$R\x04name\x12\x9e\x03\n" +
+	"\x05image\x18\x02 \x01(\tB\x87\x03\xbaH\x83\x03\xba\x01\xf8\x02\n" +
+	"\x0fimage.reference\x12Uwrite host/repository:tag or host/repository@sha256:…, the repository in lower case\x1a\x8d\x02this.matches('^((localhost|[A-Za-z0-9.-]*[.A-Z][A-Za-z0-9.-]*|[A-Za-z0-9.-]+:[0-9]+|[[][0-9a-fA-F:]+[]](:[0-9]+)?)(:[0-9]+)?/)?[a-z0-9]+(([.]|_|__|-+)[a-z0-9]+)*(/[a-z0-9]+(([.]|_|__|-+)[a-z0-9]+)*)*(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@[a-z0-9]+:[0-9a-f]{32,128})?$')r\x05\x10\x01\x18\x80\x04R\x05image\x127\n" +
 	"\acommand\x18\x03 \x03(\tB\x1d\xbaH\x1a\x92\x01\x17\x10\x80\x02\"\x12r\x10(\x80\x80\b2\n" +
 	"^[^\\x00]*$R\acommand\x121\n" +
 	"\x04args\x18\x04 \x03(\tB\x1d\xbaH\x1a\x92\x01\x17\x10\x80\b\"\x12r\x10(\x80\x80\b2\n" +

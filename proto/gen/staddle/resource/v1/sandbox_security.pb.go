@@ -137,13 +137,15 @@ type SecuritySpec struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// How far it is confined.
 	Profile SecurityProfile `protobuf:"varint,1,opt,name=profile,proto3,enum=staddle.resource.v1.SecurityProfile" json:"profile,omitempty"`
-	// Capabilities beside those of the profile, like "NET_RAW", without "CAP_". Those
+	// Capabilities beside those of the profile, as capabilities(7) lists them, without
+	// "CAP_", like "NET_RAW"; what is none is refused with Invalid. Those
 	// that docker gives by default may always be added; others are refused with Denied
 	// (CAPABILITY_NOT_ALLOWED) unless node.yaml lists them in allow_capabilities. At
 	// most 64, all different.
 	AddCapabilities []string `protobuf:"bytes,2,rep,name=add_capabilities,json=addCapabilities,proto3" json:"add_capabilities,omitempty"`
 	// Capabilities of the profile that it does not have; "ALL" means every one, so
-	// that it has those of add_capabilities only. At most 64, all different.
+	// that it has those of add_capabilities only. What is none is refused with Invalid. At
+	// most 64, all different.
 	DropCapabilities []string `protobuf:"bytes,3,rep,name=drop_capabilities,json=dropCapabilities,proto3" json:"drop_capabilities,omitempty"`
 	// True makes the root filesystem read-only; what is mounted into it is as its
 	// mount says.
@@ -378,11 +380,13 @@ var File_staddle_resource_v1_sandbox_security_proto protoreflect.FileDescriptor
 
 const file_staddle_resource_v1_sandbox_security_proto_rawDesc = "" +
 	"\n" +
-	"*staddle/resource/v1/sandbox_security.proto\x12\x13staddle.resource.v1\x1a\x1bbuf/validate/validate.proto\"\x9e\a\n" +
+	"*staddle/resource/v1/sandbox_security.proto\x12\x13staddle.resource.v1\x1a\x1bbuf/validate/validate.proto\"\x8f\x11\n" +
 	"\fSecuritySpec\x12H\n" +
-	"\aprofile\x18\x01 \x01(\x0e2$.staddle.resource.v1.SecurityProfileB\b\xbaH\x05\x82\x01\x02\x10\x01R\aprofile\x12S\n" +
-	"\x10add_capabilities\x18\x02 \x03(\tB(\xbaH%\x92\x01\"\x10@\x18\x01\"\x1cr\x1a2\x13^[A-Z][A-Z_]{1,39}$Z\x03ALLR\x0faddCapabilities\x12P\n" +
-	"\x11drop_capabilities\x18\x03 \x03(\tB#\xbaH \x92\x01\x1d\x10@\x18\x01\"\x17r\x152\x13^[A-Z][A-Z_]{1,39}$R\x10dropCapabilities\x12$\n" +
+	"\aprofile\x18\x01 \x01(\x0e2$.staddle.resource.v1.SecurityProfileB\b\xbaH\x05\x82\x01\x02\x10\x01R\aprofile\x12\xc0\x05\n" +
+	"\x10add_capabilities\x18\x02 \x03(\tB\x94\x05\xbaH\x90\x05\xba\x01\x85\x05\n" +
+	"\x16add_capabilities.known\x126write capabilities of Linux without CAP_, like NET_RAW\x1a\xb2\x04this.all(c, c in ['AUDIT_CONTROL', 'AUDIT_READ', 'AUDIT_WRITE', 'BLOCK_SUSPEND', 'BPF', 'CHECKPOINT_RESTORE', 'CHOWN', 'DAC_OVERRIDE', 'DAC_READ_SEARCH', 'FOWNER', 'FSETID', 'IPC_LOCK', 'IPC_OWNER', 'KILL', 'LEASE', 'LINUX_IMMUTABLE', 'MAC_ADMIN', 'MAC_OVERRIDE', 'MKNOD', 'NET_ADMIN', 'NET_BIND_SERVICE', 'NET_BROADCAST', 'NET_RAW', 'PERFMON', 'SETFCAP', 'SETGID', 'SETPCAP', 'SETUID', 'SYSLOG', 'SYS_ADMIN', 'SYS_BOOT', 'SYS_CHROOT', 'SYS_MODULE', 'SYS_NICE', 'SYS_PACCT', 'SYS_PTRACE', 'SYS_RAWIO', 'SYS_RESOURCE', 'SYS_TIME', 'SYS_TTY_CONFIG', 'WAKE_ALARM'])\x92\x01\x04\x10@\x18\x01R\x0faddCapabilities\x12\xd2\x05\n" +
+	"\x11drop_capabilities\x18\x03 \x03(\tB\xa4\x05\xbaH\xa0\x05\xba\x01\x95\x05\n" +
+	"\x17drop_capabilities.known\x12>write capabilities of Linux without CAP_, like NET_RAW, or ALL\x1a\xb9\x04this.all(c, c in ['ALL', 'AUDIT_CONTROL', 'AUDIT_READ', 'AUDIT_WRITE', 'BLOCK_SUSPEND', 'BPF', 'CHECKPOINT_RESTORE', 'CHOWN', 'DAC_OVERRIDE', 'DAC_READ_SEARCH', 'FOWNER', 'FSETID', 'IPC_LOCK', 'IPC_OWNER', 'KILL', 'LEASE', 'LINUX_IMMUTABLE', 'MAC_ADMIN', 'MAC_OVERRIDE', 'MKNOD', 'NET_ADMIN', 'NET_BIND_SERVICE', 'NET_BROADCAST', 'NET_RAW', 'PERFMON', 'SETFCAP', 'SETGID', 'SETPCAP', 'SETUID', 'SYSLOG', 'SYS_ADMIN', 'SYS_BOOT', 'SYS_CHROOT', 'SYS_MODULE', 'SYS_NICE', 'SYS_PACCT', 'SYS_PTRACE', 'SYS_RAWIO', 'SYS_RESOURCE', 'SYS_TIME', 'SYS_TTY_CONFIG', 'WAKE_ALARM'])\x92\x01\x04\x10@\x18\x01R\x10dropCapabilities\x12$\n" +
 	"\x0eread_only_root\x18\x04 \x01(\bR\freadOnlyRoot\x12%\n" +
 	"\x0frun_as_non_root\x18\x05 \x01(\bR\frunAsNonRoot\x12\x1e\n" +
 	"\n" +

@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc"
 
 	"staddle.internal/kit/boottime"
+	"staddle.internal/kit/listening"
 	"staddle.internal/kit/process"
 	"staddle.internal/kit/rpc"
 	"staddle.internal/kit/rpc/validate"
@@ -46,6 +47,10 @@ const (
 	healthLink    = "link"
 	healthGateway = "gateway"
 )
+
+// gatewaySocket is the name under which whoever supervises passes the gateway's
+// listener, or keeps it.
+const gatewaySocket = "clusteraccess.tcp"
 
 // Main runs the process and returns its exit code.
 func Main() int { return process.Main(Name, build) }
@@ -91,7 +96,7 @@ func build(_ context.Context, p *process.Process) ([]run.Member, error) {
 		{Name: "report", Run: reporter.Run},
 		{Name: "link", Run: follower.Run},
 	}
-	passed := passedListener(p.FDs, p.Config.ListenAddress, p.Log)
+	passed := listening.Passed(p.FDs, gatewaySocket, p.Config.ListenAddress, p.Log)
 	if p.Config.ListenAddress != "" {
 		members = append(members, door(p, files, passed, refused))
 	}
@@ -102,7 +107,7 @@ func build(_ context.Context, p *process.Process) ([]run.Member, error) {
 func door(p *process.Process, files credentials.Files, passed net.Listener, refused *refusal.List) run.Member {
 	p.Status.SetHealth(healthGateway, false)
 	g := gateway.New(gateway.Config{Address: p.Config.ListenAddress}, gateway.Deps{
-		Files: files, Listener: passed, Keep: keeper(p.FDs, p.Log), Refusals: refused, Log: p.Log,
+		Files: files, Listener: passed, Keep: listening.Keeper(p.FDs, gatewaySocket, p.Log), Refusals: refused, Log: p.Log,
 		Serving: func(ok bool) { p.Status.SetHealth(healthGateway, ok) },
 		Dial: func(name string) (*grpc.ClientConn, error) {
 			return rpc.Dial(p.Paths.Socket(name), rpc.DialConfig{

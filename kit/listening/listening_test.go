@@ -1,4 +1,4 @@
-package clusteraccess
+package listening
 
 import (
 	"context"
@@ -12,6 +12,8 @@ import (
 
 	"staddle.internal/kit/fdstore"
 )
+
+const socket = "clusteraccess.tcp"
 
 // A caller who comes while the process restarts is not refused: whoever supervises
 // holds the listener open meanwhile.
@@ -37,7 +39,7 @@ func TestKeeper_TheListenerOutlivesTheProcess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	keeper(fds, log)(l)
+	Keeper(fds, socket, log)(l)
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -48,14 +50,14 @@ func TestKeeper_TheListenerOutlivesTheProcess(t *testing.T) {
 	if err := conn.Close(); err != nil {
 		t.Error(err)
 	}
-	if kept := manager.All(); len(kept) != 1 || kept[0].Name != gatewaySocket {
-		t.Errorf("kept are %v, want %s", kept, gatewaySocket)
+	if kept := manager.All(); len(kept) != 1 || kept[0].Name != socket {
+		t.Errorf("kept are %v, want %s", kept, socket)
 	}
 }
 
 func TestKeeper_IsNoneWhereNobodyKeepsFiles(t *testing.T) {
 	t.Setenv(fdstore.EnvNotify, "")
-	if keeper(fdstore.New(), slog.New(slog.DiscardHandler)) != nil {
+	if Keeper(fdstore.New(), socket, slog.New(slog.DiscardHandler)) != nil {
 		t.Error("got a keeper that can keep nothing")
 	}
 }

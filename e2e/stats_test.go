@@ -5,6 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net"
+	"net/http"
 	"strings"
 	"syscall"
 	"testing"
@@ -13,6 +16,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"staddle.internal/e2e/bed"
+	"staddle.internal/kit/config"
 	"staddle.internal/kit/fault"
 	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
 	sandboxhostv1 "staddle.internal/proto/gen/staddle/sandboxhost/v1"
@@ -148,6 +152,40 @@ func TestNode_MET3_PageCacheIsNoUse(t *testing.T) {
 	settled(t, b)
 }
 
+// prometheus asks as a program of the machine does.
+func prometheus(b *bed.Bed) *http.Client {
+	return &http.Client{Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext:       func(context.Context, string, string) (net.Conn, error) { return b.Dial(config.MetricsDefault) },
+	}}
+}
+
+// collected asks once for all series. One sandbox must be there, another not.
+func collected(ctx context.Context, c *http.Client, there, not string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+config.MetricsDefault+"/metrics", nil)
+	if err != nil {
+		return err
+	}
+	resp, err := c.Do(req)
+	if err != nil {
+		return err
+	}
+	body, err := io.ReadAll(resp.Body)
+	if err := errors.Join(err, resp.Body.Close()); err != nil {
+		return err
+	}
+	text := string(body)
+	if resp.StatusCode != http.StatusOK || strings.Contains(text, not) || !strings.Contains(text, "\nstaddle_node_cpus{") {
+		return fmt.Errorf("collector was answered %d: %s", resp.StatusCode, text)
+	}
+	for line := range strings.Lines(text) {
+		if strings.HasPrefix(line, "staddle_sandbox_cpu_time_seconds_total{") && strings.Contains(line, there) {
+			return nil
+		}
+	}
+	return fmt.Errorf("collector was not told of %s: %s", there, text)
+}
+
 // TestNode_MET4_NobodyIsMissedForAnother asks again and again while sandboxes come and go,
 // one has never started, and one ends all the time.
 func TestNode_MET4_NobodyIsMissedForAnother(t *testing.T) {
@@ -161,6 +199,7 @@ func TestNode_MET4_NobodyIsMissedForAnother(t *testing.T) {
 	ends := ensure(t, b, "ends", spec(always, probe("c", "exit", "1")))
 
 	ctx, stop := context.WithCancel(t.Context())
+	collector := prometheus(b)
 	asked, failed := 0, make(chan error, 1)
 	go func() { // ends with ctx, and is waited for
 		failed <- func() error {
@@ -187,6 +226,9 @@ func TestNode_MET4_NobodyIsMissedForAnother(t *testing.T) {
 				if !found {
 					return fmt.Errorf("question %d: the steady one is missing: %v", asked, r)
 				}
+				if err := collected(ctx, collector, steady, unstarted); err != nil && ctx.Err() == nil {
+					return fmt.Errorf("question %d: %w", asked, err)
+				}
 				asked++
 			}
 		}()
@@ -206,6 +248,13 @@ func TestNode_MET4_NobodyIsMissedForAnother(t *testing.T) {
 	if _, err := statsOf(b).GetStats(t.Context(), &sandboxhostv1.GetStatsRequest{Uid: "01ARZ3NDEKTSV4RRFFQ69G5FAV"}); fault.KindOf(err) != fault.NotFound {
 		t.Errorf("of a sandbox that is not there: got %v", err)
 	}
+
+	// Whoever asks while the process is killed waits for the next one.
+	b.Kill("sandboxhost")
+	if err := collected(t.Context(), collector, steady, unstarted); err != nil {
+		t.Errorf("after a kill: %v", err)
+	}
+	b.WaitReady()
 
 	// The same for people.
 	table := b.OK("--node-socket", b.HostSocket(), "top")

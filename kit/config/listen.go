@@ -9,6 +9,9 @@ const CoordinatorAddress = "127.0.0.1:8443"
 // GatewayDefault is where the gateway of a node listens whose file does not say.
 const GatewayDefault = "127.0.0.1:8444"
 
+// MetricsDefault is where the metrics of a node are whose file does not say.
+const MetricsDefault = "127.0.0.1:9464"
+
 // ListenAddress returns the listen_address of a node's file or a coordinator's, and
 // unset where it says none, for whoever makes the socket for the process. It judges
 // nothing else in the file: that is the process's to do, and to tell. Empty means

@@ -68,6 +68,8 @@ type Node struct {
 	Pressure Pressure `yaml:"pressure"`
 	// Logs bounds what the node keeps of workloads' output.
 	Logs Logs `yaml:"logs"`
+	// Metrics says where collectors ask for what the node and its sandboxes use.
+	Metrics Metrics `yaml:"metrics"`
 	// Sandboxes holds what is common to all sandboxes.
 	Sandboxes Sandboxes `yaml:"sandboxes"`
 	// Presence is the registration of the node.
@@ -240,6 +242,12 @@ type Logs struct {
 	MaxSizePerStream Size `yaml:"max_size_per_stream"`
 }
 
+// Metrics is the endpoint for Prometheus.
+type Metrics struct {
+	// ListenAddress is host:port on loopback. Empty means that there is none.
+	ListenAddress string `yaml:"listen_address"`
+}
+
 // Sandboxes holds what is common to all sandboxes.
 type Sandboxes struct {
 	// CgroupParent is the cgroup below which all workloads of this node live, and
@@ -287,6 +295,7 @@ func DefaultNode() Node {
 			Hold: Duration(time.Minute),
 		},
 		Logs:      Logs{MaxSizePerStream: 64 << 20},
+		Metrics:   Metrics{ListenAddress: MetricsDefault},
 		Sandboxes: Sandboxes{BootHold: Duration(15 * time.Second), TidyPeriod: Duration(5 * time.Minute)},
 		Presence: Presence{
 			SessionTTL: Duration(15 * time.Second),

@@ -83,6 +83,7 @@ func (n *Node) Validate() []Problem {
 	c.pressure(n.Pressure)
 	c.must(n.Logs.MaxSizePerStream >= 64<<10 && n.Logs.MaxSizePerStream <= 1<<40, "logs.max_size_per_stream",
 		fmt.Sprintf("%s is out of bounds", n.Logs.MaxSizePerStream), "write a size from 64KiB to 1TiB")
+	c.metrics(n.Metrics)
 	c.must(n.Sandboxes.CgroupParent == "" || slicePath.MatchString(n.Sandboxes.CgroupParent), "sandboxes.cgroup_parent",
 		fmt.Sprintf("%q is no cgroup", n.Sandboxes.CgroupParent), "write a name like staddle.slice")
 	c.between("sandboxes.boot_hold", n.Sandboxes.BootHold, 0, time.Hour)
@@ -114,6 +115,16 @@ func (c *checks) labels(labels map[string]string) {
 		c.must(labelKey.MatchString(k) && labelValue.MatchString(v), "labels."+k, fmt.Sprintf("%q: %q is no label", k, v),
 			"use letters, digits, dashes, dots and underscores, with a letter or digit at both ends")
 	}
+}
+
+// metrics are given to whoever asks, so that only this machine may.
+func (c *checks) metrics(m Metrics) {
+	if m.ListenAddress == "" {
+		return
+	}
+	at, err := netip.ParseAddrPort(m.ListenAddress)
+	c.must(err == nil && at.Port() > 0 && at.Addr().IsLoopback(), "metrics.listen_address", fmt.Sprintf("%q is no address of loopback", m.ListenAddress),
+		"write one like 127.0.0.1:9464: figures are given to whoever asks; for other machines put something in front that knows who does")
 }
 
 func (c *checks) network(n Network) {

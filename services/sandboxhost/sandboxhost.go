@@ -115,6 +115,10 @@ func build(_ context.Context, p *process.Process) ([]run.Member, error) {
 		Engine: eng, Sandboxes: h.List, Machine: func() *sandboxhostv1.Usage { return stats.Machine("/proc") }, CPUs: runtime.NumCPU(), Log: p.Log,
 	})
 	api.RegisterStats(p.Server.GRPC(), usage)
+	series, err := newMetrics(p, h, usage)
+	if err != nil {
+		return nil, err
+	}
 	follow := authority{client: access, boot: boot, log: p.Log, tell: h.SetAuthority}
 	return []run.Member{
 		{Name: "engine", Run: eng.Run},
@@ -143,6 +147,7 @@ func build(_ context.Context, p *process.Process) ([]run.Member, error) {
 		{Name: "copying", Run: copies.Run},
 		{Name: "images", Run: images.run},
 		{Name: "stats", Run: usage.Run},
+		{Name: "metrics", Run: series},
 		{Name: "returns", Run: func(ctx context.Context, ready func()) error { return grants.Run(ctx, h, ready) }},
 		{Name: "authority", Run: follow.run},
 	}, nil

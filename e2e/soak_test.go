@@ -143,6 +143,11 @@ func (k *killer) kill(victim string) {
 func stillStock(t *testing.T, b *bed.Bed, want []string) []string {
 	t.Helper()
 	var last []string
+	defer func() {
+		if t.Failed() {
+			showGoroutines(b, want, last)
+		}
+	}()
 	bed.Eventually(t, 2*time.Minute, "there is what there was before", func(ctx context.Context) (bool, string) {
 		now, err := b.Stock(ctx)
 		if err != nil {
@@ -156,6 +161,16 @@ func stillStock(t *testing.T, b *bed.Bed, want []string) []string {
 		return same && slices.Equal(now, want), changed(want, now)
 	})
 	return last
+}
+
+// showGoroutines shows those of the processes that have more or fewer than they had.
+func showGoroutines(b *bed.Bed, before, after []string) {
+	for _, s := range after {
+		name, _, found := strings.Cut(strings.TrimPrefix(s, bed.GoroutinesOf), ":")
+		if found && strings.HasPrefix(s, bed.GoroutinesOf) && !slices.Contains(before, s) {
+			b.ShowGoroutines(name)
+		}
+	}
 }
 
 // changed says what of two lists is in one alone.

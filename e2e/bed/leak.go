@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
+	"time"
 )
 
 // inventory is what of a bed is in the kernel and in containerd, by kind.
@@ -172,4 +174,29 @@ func (b *Bed) dumpLogs() {
 		}
 		b.t.Logf("--- %s\n%s", filepath.Base(path), strings.Join(lines, "\n"))
 	}
+}
+
+// ShowGoroutines ends a process so that it tells where all its goroutines are, and shows
+// that: for a test that has failed.
+func (b *Bed) ShowGoroutines(component string) {
+	path := filepath.Join(b.Paths.Var("supervisor"), "logs", component+".log")
+	before, err := os.Stat(path)
+	if err != nil {
+		b.t.Logf("%s: %v", path, err)
+		return
+	}
+	pid := b.PID(component)
+	if err := syscall.Kill(pid, syscall.SIGQUIT); err != nil {
+		b.t.Logf("%s: %v", component, err)
+		return
+	}
+	for end := time.Now().Add(10 * time.Second); Alive(pid) && time.Now().Before(end); {
+		time.Sleep(10 * time.Millisecond)
+	}
+	raw, err := os.ReadFile(path)
+	if err != nil || int64(len(raw)) < before.Size() {
+		b.t.Logf("%s: %d bytes, %v", path, len(raw), err)
+		return
+	}
+	b.t.Logf("--- goroutines of %s\n%s", component, raw[before.Size():])
 }

@@ -56,11 +56,14 @@ func (b *Bed) Stock(ctx context.Context) ([]string, error) {
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, fmt.Sprintf("goroutines of %s: %d", name, s.GetGoroutines()))
+		all = append(all, fmt.Sprintf("%s%s: %d", GoroutinesOf, name, s.GetGoroutines()))
 	}
 	slices.Sort(all)
 	return all, nil
 }
+
+// GoroutinesOf begins what Stock says of a process, before its name.
+const GoroutinesOf = "goroutines of "
 
 // specials lists FIFOs, sockets and folders below the folder that ends with the boot,
 // and the folders of sandboxes in that which lasts.

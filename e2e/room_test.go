@@ -82,6 +82,26 @@ func TestNode_IMG4_PullFillsTheDisk(t *testing.T) {
 // shortOfMemory is what no machine has.
 const shortOfMemory = "pressure: {memory_min_free: 1TiB, hold: 0s}"
 
+// hasAppArmor says whether this machine can give workloads a profile of AppArmor.
+func hasAppArmor() bool {
+	on, err := os.ReadFile("/sys/module/apparmor/parameters/enabled")
+	_, folder := os.Stat("/sys/kernel/security/apparmor")
+	_, parser := os.Stat("/sbin/apparmor_parser")
+	return err == nil && strings.HasPrefix(string(on), "Y") && folder == nil && parser == nil && os.Getenv("container") == ""
+}
+
+// confinesWith says whether a node tells that it confines with AppArmor, or that it does
+// not and why.
+func confinesWith(all []*resourcev1.Condition, armor bool) bool {
+	for _, c := range all {
+		if c.GetType() == "AppArmor" {
+			const no, yes = resourcev1.ConditionState_CONDITION_STATE_FALSE, resourcev1.ConditionState_CONDITION_STATE_TRUE
+			return armor && c.GetState() == yes && c.GetReason() == "" || !armor && c.GetState() == no && c.GetReason() != ""
+		}
+	}
+	return false
+}
+
 // TestNode_MemoryPressure has a node run short of memory by what its configuration asks
 // for.
 func TestNode_MemoryPressure(t *testing.T) {
@@ -104,6 +124,7 @@ func TestNode_MemoryPressure(t *testing.T) {
 			}
 			list := b.CLI("node", "ls").Stdout
 			good := p.GetReady() && states["MemoryPressure"] == memory && states["DiskPressure"] == no && states["PIDPressure"] == no &&
+				confinesWith(p.GetConditions(), hasAppArmor()) &&
 				want == strings.Contains(list, "MemoryPressure")
 			return good, fmt.Sprint(p, err, list)
 		})

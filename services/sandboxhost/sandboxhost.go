@@ -98,7 +98,7 @@ func build(_ context.Context, p *process.Process) ([]run.Member, error) {
 	api.RegisterGrants(p.Server.GRPC(), grants)
 	api.RegisterHolds(p.Server.GRPC(), h)
 	api.RegisterCheck(p.Server.GRPC(), h)
-	api.RegisterPressure(p.Server.GRPC(), short)
+	api.RegisterPressure(p.Server.GRPC(), short, eng)
 	services := newServices(p, notes, h, eng)
 	api.RegisterServices(p.Server.GRPC(), services)
 	names := dns.NewNames()

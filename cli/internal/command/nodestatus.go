@@ -14,6 +14,7 @@ import (
 	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
 
 	"staddle.internal/cli/internal/exit"
+	"staddle.internal/cli/internal/explain"
 	"staddle.internal/cli/internal/output"
 	"staddle.internal/cli/internal/target"
 )
@@ -29,7 +30,8 @@ where the gateway of the node is, and the node answers there, with what is so no
 and not what it reported last. With --address no coordinator is asked.
 
 MemoryPressure, DiskPressure and PIDPressure are true while the machine runs short of
-that: it takes no new sandboxes then, and what runs goes on.
+that: it takes no new sandboxes then, and what runs goes on. AppArmor says whether the
+machine confines workloads with it, and changes nothing else.
 
 The exit code is 0 only if it may be given work. With --watch it goes on with each
 change until it is interrupted.`,
@@ -120,7 +122,7 @@ func presenceTable(now time.Time, p *presencev1.Presence) [][]string {
 		table = append(table, []string{
 			c.GetType(), strings.ToLower(enumWord(c.GetState().String(), "CONDITION_STATE_")), output.Age(now, c.GetSince()), c.GetReason(),
 		})
-		if !isPressure(c) && c.GetState() != resourcev1.ConditionState_CONDITION_STATE_TRUE {
+		if !isPressure(c) && !explain.Informs(c) && c.GetState() != resourcev1.ConditionState_CONDITION_STATE_TRUE {
 			missing = append(missing, c.GetType())
 		}
 	}

@@ -63,6 +63,7 @@ func (g *fakeGateway) presence() *presencev1.Presence {
 	defer g.mu.Unlock()
 	p := &presencev1.Presence{Ready: g.ready, NodeUid: "01JNODE0000000000000000001", Conditions: []*resourcev1.Condition{
 		{Type: "Storage", State: resourcev1.ConditionState_CONDITION_STATE_TRUE},
+		{Type: "AppArmor", State: resourcev1.ConditionState_CONDITION_STATE_FALSE, Reason: "the kernel has no AppArmor"},
 	}}
 	if !g.ready {
 		p.Conditions[0].State, p.Conditions[0].Reason = resourcev1.ConditionState_CONDITION_STATE_FALSE, "recovering 3 volumes"
@@ -113,7 +114,10 @@ func TestNodeStatus_AsksTheNodeWhereTheCoordinatorSays(t *testing.T) {
 	g.ready = false
 	g.mu.Unlock()
 	got := cli(t, c.flags("node", "status", "node1")...)
-	want(t, got, 1, "recovering 3 volumes", "because of Storage")
+	want(t, got, 1, "recovering 3 volumes", "the kernel has no AppArmor", "because of Storage")
+	if strings.Contains(got.out, "because of Storage, ") {
+		t.Errorf("a node without AppArmor is not ready because of that: %s", got.out)
+	}
 	if got.err != "" {
 		t.Errorf("a node that is not ready is no error of the command: %s", got.err)
 	}

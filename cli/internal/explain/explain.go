@@ -178,6 +178,9 @@ func (f Facts) away() bool {
 	return p.GetLostSince() != nil || p.GetLeftAt() != nil
 }
 
+// Informs says that a condition of a node tells of its machine what no work depends on.
+func Informs(c *resourcev1.Condition) bool { return c.GetType() == "AppArmor" }
+
 // nodeCauses are what is wrong with its node.
 func (f Facts) nodeCauses() []Cause {
 	node := f.Node.GetNode()
@@ -193,6 +196,9 @@ func (f Facts) nodeCauses() []Cause {
 	var all []Cause
 	for _, c := range node.GetStatus().GetConditions() {
 		// Of a node under pressure the condition is TRUE, and nothing new is placed there.
+		if Informs(c) {
+			continue
+		}
 		if bad := c.GetState() != yes; bad != strings.HasSuffix(c.GetType(), "Pressure") && c.GetReason() != "" {
 			all = append(all, Cause{What: what + ": condition " + c.GetType(), Text: c.GetReason(), Since: moment(c.GetSince())})
 		}

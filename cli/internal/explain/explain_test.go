@@ -88,6 +88,7 @@ func TestOf(t *testing.T) {
 			{Type: "Storage", State: resourcev1.ConditionState_CONDITION_STATE_FALSE, Reason: "storage is away"},
 			{Type: "DiskPressure", State: yes, Reason: "the disk is full"},
 			{Type: "MemoryPressure", State: resourcev1.ConditionState_CONDITION_STATE_FALSE},
+			{Type: "AppArmor", State: resourcev1.ConditionState_CONDITION_STATE_FALSE, Reason: "the kernel has none"},
 			{Type: "Link", State: yes},
 		}}}},
 	}

@@ -46,7 +46,7 @@ func (p pressureOf) follow(ctx context.Context, tell func([]*resourcev1.Conditio
 	for err == nil {
 		var now *sandboxhostv1.WatchPressureResponse
 		if now, err = stream.Recv(); err == nil {
-			tell(now.GetConditions())
+			tell(append(now.GetConditions(), now.GetConfinement()...))
 		}
 	}
 	return err

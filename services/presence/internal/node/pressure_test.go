@@ -55,7 +55,7 @@ func TestNode_TellsOfPressureAndStaysReady(t *testing.T) {
 			if m.GetState() != memory || d.GetState() != disk || m.GetReason() != reason && memory == yes {
 				t.Errorf("%s: got %v", when, status.GetConditions())
 			}
-			if n := len(w.node.Presence().GetConditions()); n != 5 {
+			if n := len(w.node.Presence().GetConditions()); n != 6 {
 				t.Errorf("%s: presence has %d conditions", when, n)
 			}
 			if last := status.GetConditions()[len(status.GetConditions())-1]; last.GetType() != "Ready" {
@@ -71,6 +71,21 @@ func TestNode_TellsOfPressureAndStaysReady(t *testing.T) {
 		wants("the host is away", yes, unknown, "1 MiB")
 		f.say(pressed("MemoryPressure", no, ""), pressed("DiskPressure", yes, "full"), pressed("PIDPressure", no, ""))
 		wants("short of disk", no, yes, "")
+		armor := func(when string, want resourcev1.ConditionState, reason string) {
+			t.Helper()
+			wants(when, no, no, "")
+			status, _, _, _ := w.cluster.look()
+			if got := find(status, "AppArmor"); got.GetState() != want || got.GetReason() != reason {
+				t.Errorf("%s: got %v, want %v %q", when, got, want, reason)
+			}
+		}
+		well := []*resourcev1.Condition{pressed("MemoryPressure", no, ""), pressed("DiskPressure", no, ""), pressed("PIDPressure", no, "")}
+		f.say(append(well, pressed("AppArmor", no, "no parser"))...)
+		armor("a machine without AppArmor", no, "no parser")
+		f.say(well...)
+		armor("nobody speaks of AppArmor", no, "no parser")
+		f.say(append(well, pressed("AppArmor", yes, ""))...)
+		armor("a machine with AppArmor", yes, "")
 		_, writes, _, _ := w.cluster.look()
 		w.after(10 * time.Minute)
 		if _, again, _, _ := w.cluster.look(); again != writes {
@@ -106,7 +121,10 @@ func (o once) Recv() (*sandboxhostv1.WatchPressureResponse, error) {
 		return nil, fault.New(fault.Unavailable, "the stream ended")
 	}
 	*o.said = true
-	return &sandboxhostv1.WatchPressureResponse{Conditions: []*resourcev1.Condition{pressed("DiskPressure", yes, "full")}}, nil
+	return &sandboxhostv1.WatchPressureResponse{
+		Conditions:  []*resourcev1.Condition{pressed("DiskPressure", yes, "full")},
+		Confinement: []*resourcev1.Condition{pressed("AppArmor", yes, "")},
+	}, nil
 }
 
 func TestPressureOf_SaysWhenNobodyAnswers(t *testing.T) {
@@ -121,7 +139,7 @@ func TestPressureOf_SaysWhenNobodyAnswers(t *testing.T) {
 			cancel()
 		}
 	})
-	if len(heard) != 2 || heard[0] != 1 || heard[1] != 0 {
-		t.Errorf("heard %v, want one condition, and then that nobody says", heard)
+	if len(heard) != 2 || heard[0] != 2 || heard[1] != 0 {
+		t.Errorf("heard %v, want two conditions, and then that nobody says", heard)
 	}
 }

@@ -69,7 +69,7 @@ func newState(cfg Config, deps Deps, notes *notes, now time.Time) (*state, error
 		link: condition.Track(typeLink, now), addresses: addresses(cfg.Bridge),
 	}
 	if deps.Pressure != nil {
-		for _, kind := range pressures {
+		for _, kind := range heardOfHost {
 			s.pressure = append(s.pressure, unheard(kind, now))
 		}
 	}
@@ -115,22 +115,26 @@ func (s *state) conditions(now time.Time) ([]*resourcev1.Condition, time.Time) {
 	return all, due
 }
 
-// pressures are the types of what the machine may run short of.
-var pressures = []string{"MemoryPressure", "DiskPressure", "PIDPressure"}
+// typeAppArmor is the type of whether workloads have a profile of AppArmor.
+const typeAppArmor = "AppArmor"
+
+// heardOfHost are the types of what the machine may run short of, and of how it confines.
+var heardOfHost = []string{"MemoryPressure", "DiskPressure", "PIDPressure", typeAppArmor}
 
 // hearPressure takes what is said of the machine; nil says that nobody does. A shortage
-// goes on until somebody says that it is over.
+// goes on until somebody says that it is over, and how the machine confines does not
+// change while nobody speaks.
 func (s *state) hearPressure(now time.Time, said []*resourcev1.Condition) {
 	heard := map[string]*resourcev1.Condition{}
 	for _, c := range said {
 		heard[c.GetType()] = c
 	}
-	for i, kind := range pressures {
+	for i, kind := range heardOfHost {
 		old := s.pressure[i]
 		switch c := heard[kind]; {
 		case c != nil:
 			s.pressure[i] = c
-		case old.GetState() != resourcev1.ConditionState_CONDITION_STATE_TRUE:
+		case kind != typeAppArmor && old.GetState() != resourcev1.ConditionState_CONDITION_STATE_TRUE:
 			s.pressure[i] = unheard(kind, now)
 		}
 	}

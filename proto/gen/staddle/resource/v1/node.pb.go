@@ -290,9 +290,10 @@ type NodeStatus struct {
 	// Grows with every change of this status; a lower one is refused.
 	Seq uint64 `protobuf:"varint,1,opt,name=seq,proto3" json:"seq,omitempty"`
 	// Its conditions, with different types; "Ready" is the conjunction of the
-	// others but MemoryPressure, DiskPressure and PIDPressure. Those are TRUE while the
-	// node runs short of it: no new sandbox is placed on it, and what runs goes on. At
-	// most 32.
+	// others but MemoryPressure, DiskPressure, PIDPressure and AppArmor. The first three
+	// are TRUE while the node runs short of it: no new sandbox is placed on it, and what
+	// runs goes on. AppArmor is TRUE if the node confines workloads with it, and for
+	// information only. At most 32.
 	Conditions []*Condition `protobuf:"bytes,2,rep,name=conditions,proto3" json:"conditions,omitempty"`
 	// What it has.
 	Capacity *NodeCapacity `protobuf:"bytes,3,opt,name=capacity,proto3" json:"capacity,omitempty"`

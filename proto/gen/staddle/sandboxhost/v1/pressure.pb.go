@@ -66,7 +66,12 @@ type WatchPressureResponse struct {
 	// MemoryPressure, DiskPressure and PIDPressure, in this order. TRUE: the node runs
 	// short of it and takes no new sandbox; the reason has the figures. FALSE: it does
 	// not. UNKNOWN: it could not be measured; the reason says why.
-	Conditions    []*v1.Condition `protobuf:"bytes,1,rep,name=conditions,proto3" json:"conditions,omitempty"`
+	Conditions []*v1.Condition `protobuf:"bytes,1,rep,name=conditions,proto3" json:"conditions,omitempty"`
+	// AppArmor. TRUE: workloads have a profile of AppArmor, unless their spec asks for none.
+	// FALSE: the machine gives them none, all else confines them still; the reason says what
+	// is lacking. It is looked up once, when sandboxhost starts. Empty from one of an
+	// earlier version.
+	Confinement   []*v1.Condition `protobuf:"bytes,2,rep,name=confinement,proto3" json:"confinement,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -108,16 +113,24 @@ func (x *WatchPressureResponse) GetConditions() []*v1.Condition {
 	return nil
 }
 
+func (x *WatchPressureResponse) GetConfinement() []*v1.Condition {
+	if x != nil {
+		return x.Confinement
+	}
+	return nil
+}
+
 var File_staddle_sandboxhost_v1_pressure_proto protoreflect.FileDescriptor
 
 const file_staddle_sandboxhost_v1_pressure_proto_rawDesc = "" +
 	"\n" +
 	"%staddle/sandboxhost/v1/pressure.proto\x12\x16staddle.sandboxhost.v1\x1a staddle/options/v1/options.proto\x1a\x1estaddle/resource/v1/node.proto\"\x16\n" +
-	"\x14WatchPressureRequest\"W\n" +
+	"\x14WatchPressureRequest\"\x99\x01\n" +
 	"\x15WatchPressureResponse\x12>\n" +
 	"\n" +
 	"conditions\x18\x01 \x03(\v2\x1e.staddle.resource.v1.ConditionR\n" +
-	"conditions2\x8e\x01\n" +
+	"conditions\x12@\n" +
+	"\vconfinement\x18\x02 \x03(\v2\x1e.staddle.resource.v1.ConditionR\vconfinement2\x8e\x01\n" +
 	"\x0fPressureService\x12{\n" +
 	"\rWatchPressure\x12,.staddle.sandboxhost.v1.WatchPressureRequest\x1a-.staddle.sandboxhost.v1.WatchPressureResponse\"\v\x8a\xb5\x18\x04\n" +
 	"\x02\x01\a\x90\x02\x010\x01B\xe6\x01\n" +
@@ -143,13 +156,14 @@ var file_staddle_sandboxhost_v1_pressure_proto_goTypes = []any{
 }
 var file_staddle_sandboxhost_v1_pressure_proto_depIdxs = []int32{
 	2, // 0: staddle.sandboxhost.v1.WatchPressureResponse.conditions:type_name -> staddle.resource.v1.Condition
-	0, // 1: staddle.sandboxhost.v1.PressureService.WatchPressure:input_type -> staddle.sandboxhost.v1.WatchPressureRequest
-	1, // 2: staddle.sandboxhost.v1.PressureService.WatchPressure:output_type -> staddle.sandboxhost.v1.WatchPressureResponse
-	2, // [2:3] is the sub-list for method output_type
-	1, // [1:2] is the sub-list for method input_type
-	1, // [1:1] is the sub-list for extension type_name
-	1, // [1:1] is the sub-list for extension extendee
-	0, // [0:1] is the sub-list for field type_name
+	2, // 1: staddle.sandboxhost.v1.WatchPressureResponse.confinement:type_name -> staddle.resource.v1.Condition
+	0, // 2: staddle.sandboxhost.v1.PressureService.WatchPressure:input_type -> staddle.sandboxhost.v1.WatchPressureRequest
+	1, // 3: staddle.sandboxhost.v1.PressureService.WatchPressure:output_type -> staddle.sandboxhost.v1.WatchPressureResponse
+	3, // [3:4] is the sub-list for method output_type
+	2, // [2:3] is the sub-list for method input_type
+	2, // [2:2] is the sub-list for extension type_name
+	2, // [2:2] is the sub-list for extension extendee
+	0, // [0:2] is the sub-list for field type_name
 }
 
 func init() { file_staddle_sandboxhost_v1_pressure_proto_init() }

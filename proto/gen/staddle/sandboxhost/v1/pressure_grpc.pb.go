@@ -26,7 +26,8 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// PressureService tells what the machine runs short of.
+// PressureService tells what the machine runs short of, and what it lacks to confine
+// workloads.
 type PressureServiceClient interface {
 	// WatchPressure sends how the machine is at once and again after each change. A slow
 	// reader skips states. Safe to repeat. Returns Unavailable when the process stops.
@@ -64,7 +65,8 @@ type PressureService_WatchPressureClient = grpc.ServerStreamingClient[WatchPress
 // All implementations must embed UnimplementedPressureServiceServer
 // for forward compatibility.
 //
-// PressureService tells what the machine runs short of.
+// PressureService tells what the machine runs short of, and what it lacks to confine
+// workloads.
 type PressureServiceServer interface {
 	// WatchPressure sends how the machine is at once and again after each change. A slow
 	// reader skips states. Safe to repeat. Returns Unavailable when the process stops.

@@ -7,9 +7,8 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"time"
 
-	"github.com/containerd/containerd/v2/contrib/apparmor"
-	apparmorhost "github.com/containerd/containerd/v2/pkg/apparmor"
 	"github.com/containerd/containerd/v2/pkg/cap"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
@@ -17,9 +16,6 @@ import (
 	"staddle.internal/kit/logging"
 	"staddle.internal/services/sandboxhost/internal/cgroup"
 )
-
-// apparmorProfile is the name of the profile that we load.
-const apparmorProfile = "staddle-default"
 
 // abilities are what this machine can do for a container. All but limitSwap are
 // looked up once, at the start.
@@ -37,6 +33,10 @@ type abilities struct {
 	capabilities []string
 	// apparmor is the profile that is loaded, empty without AppArmor.
 	apparmor string
+	// noAppArmor says what is lacking for it, empty if nothing is.
+	noAppArmor string
+	// at is when this was looked up.
+	at time.Time
 }
 
 // rlimitNumbers are the kernel's numbers of limits by their names in the spec.
@@ -67,7 +67,7 @@ func (a abilities) bounded(name string, soft, hard uint64) specs.POSIXRlimit {
 // it, for we have only the few that we need; those of the first process do: it
 // starts the runtime, or what starts that.
 func (e *Engine) lookAround(groups *cgroup.Tree) (abilities, error) {
-	a := abilities{hard: map[string]uint64{}}
+	a := abilities{hard: map[string]uint64{}, at: time.Now()}
 	var err error
 	if a.weighIO, err = groups.CanWeighIO(e.group()); err != nil {
 		return a, err
@@ -96,24 +96,10 @@ func (e *Engine) lookAround(groups *cgroup.Tree) (abilities, error) {
 	if a.leastOOMScore, err = strconv.Atoi(string(bytes.TrimSpace(score))); err != nil {
 		return a, fmt.Errorf("read OOM score of the machine: %w", err)
 	}
-	a.apparmor = e.loadAppArmor()
+	if a.noAppArmor = e.loadAppArmor(); a.noAppArmor == "" {
+		a.apparmor = apparmorProfile
+	}
 	return a, nil
-}
-
-// loadAppArmor loads our profile where the machine has AppArmor, and returns its
-// name. A machine that has it and does not let us load it runs workloads without:
-// everything else confines them still. Which it is is said once, at the start.
-func (e *Engine) loadAppArmor() string {
-	if !apparmorhost.HostSupports() {
-		e.log.Info("workloads have no apparmor profile", logging.Reason("the kernel has no AppArmor, or there is no /sbin/apparmor_parser"))
-		return ""
-	}
-	if err := apparmor.LoadDefaultProfile(apparmorProfile); err != nil {
-		e.log.Warn("workloads have no apparmor profile", logging.Reason("it cannot be loaded"), logging.Err(err))
-		return ""
-	}
-	e.log.Info("workloads have an apparmor profile", logging.Component(apparmorProfile))
-	return apparmorProfile
 }
 
 // able is what lookAround found, and whether swap can be limited, which some kernels

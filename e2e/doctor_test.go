@@ -190,6 +190,35 @@ func veth(t *testing.T, b *bed.Bed, name string, onBridge bool) {
 	}
 }
 
+// loseTask has a sandbox run of which neither the host nor containerd has a record any
+// more, taken away while the host is not there: the next one knows it by its namespaces
+// alone and ends it. What says that its container was started is left to doctor.
+func loseTask(t *testing.T, b *bed.Bed) {
+	t.Helper()
+	lost := ensure(t, b, "lost", spec(always, probe("c", "sleep")))
+	pid := int(pids(await(t, b, lost, "running", running))["c"])
+	container, was := strings.ToLower(lost)+"-c-1", b.PID("sandboxhost")
+	b.Stop("sandboxhost")
+	b.ForgetInContainerd(container)
+	must(t, os.Remove(filepath.Join(b.Paths.Var("sandboxhost"), "journal.db")))
+	b.Continue("sandboxhost")
+	bed.Eventually(t, waitLong, "the host is another process", func(ctx context.Context) (bool, string) {
+		graph, err := b.Graph(ctx)
+		now := graph["sandboxhost"].GetPid()
+		return err == nil && now != 0 && int(now) != was, fmt.Sprint(now, err)
+	})
+	b.WaitReady()
+	bed.Eventually(t, waitLong, "only its start record is left", func(ctx context.Context) (bool, string) {
+		held, err := b.Containerd(ctx)
+		held = slices.DeleteFunc(held, func(s string) bool { return !strings.Contains(s, container) })
+		return err == nil && slices.Equal(held, []string{"record " + container}) && !bed.Alive(pid), fmt.Sprint(held, err, bed.Alive(pid))
+	})
+	want := []string{"left start record " + container}
+	wantFindings(t, "without any record", examine(t, b), "problem", want)
+	wantFindings(t, "without any record, with fix", examine(t, b, "--fix"), "fixed", want)
+	wantFindings(t, "after that fix", examine(t, b), "", nil)
+}
+
 // What is left of sandboxes that are gone is named and removed; what belongs to
 // others is neither, and who runs goes on.
 func TestDoctor_LIF2_RemovesWhatIsLeft(t *testing.T) {
@@ -211,6 +240,7 @@ func TestDoctor_LIF2_RemovesWhatIsLeft(t *testing.T) {
 	}
 	wantFindings(t, "with fix", examine(t, b, "--fix"), "fixed", want)
 	wantFindings(t, "after the fix", examine(t, b), "", nil)
+	loseTask(t, b)
 	untouched()
 	samePIDs(t, b, web, was)
 	remove(t, b, other)

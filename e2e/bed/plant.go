@@ -64,3 +64,17 @@ func (b *Bed) PlantInContainerd(namespace, containerID string, p Planted) {
 		b.must(err)
 	}
 }
+
+// ForgetInContainerd takes away containerd's record of a container of the node, and
+// nothing else: its task goes on.
+func (b *Bed) ForgetInContainerd(containerID string) {
+	b.t.Helper()
+	conn, err := rpc.Dial(filepath.Join(b.Paths.Run(), "containerd.sock"), rpc.DialConfig{})
+	b.must(err)
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	ctx = metadata.AppendToOutgoingContext(ctx, "containerd-namespace", "staddle")
+	_, err = containersapi.NewContainersClient(conn).Delete(ctx, &containersapi.DeleteContainerRequest{ID: containerID})
+	b.must(err)
+}

@@ -1,6 +1,7 @@
 package bed
 
 import (
+	"context"
 	"fmt"
 	"io/fs"
 	"os"
@@ -190,9 +191,7 @@ func (b *Bed) ShowGoroutines(component string) {
 		b.t.Logf("%s: %v", component, err)
 		return
 	}
-	for end := time.Now().Add(10 * time.Second); Alive(pid) && time.Now().Before(end); {
-		time.Sleep(10 * time.Millisecond)
-	}
+	Eventually(b.t, 10*time.Second, component+" has told all and ended", func(context.Context) (bool, string) { return !Alive(pid), procState(pid) })
 	raw, err := os.ReadFile(path)
 	if err != nil || int64(len(raw)) < before.Size() {
 		b.t.Logf("%s: %d bytes, %v", path, len(raw), err)

@@ -108,6 +108,9 @@ func TestNode_ShimThatGoesOnIsForgiven(t *testing.T) {
 	was := pids(await(t, b, uid, "running", running))
 	shim := hang(t, b, nil)
 	await(t, b, uid, "shown as hung", func(s *resourcev1.SandboxStatus) bool { return s.GetReason() == "SHIM_SILENT" })
+	if r := b.CLI("--node-socket", b.HostSocket(), "exec", "web", "--", "probe", "where"); r.Code != 125 || !strings.Contains(r.Stderr, "its shim does not answer") {
+		t.Errorf("exec beside a shim that hangs: %+v", r)
+	}
 	if err := syscall.Kill(shim, syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}

@@ -146,22 +146,7 @@ func passedOn(ctx context.Context) (_ context.Context, signals <-chan os.Signal,
 	done := make(chan struct{})
 	go func() { // ends with out, which stop ends; stop waits for it
 		defer close(done)
-		for n := 0; ; n++ {
-			select {
-			case s := <-in:
-				if n == tolerated {
-					cancel(errGivenUp)
-					return
-				}
-				select {
-				case onward <- s:
-				case <-out.Done():
-					return
-				}
-			case <-out.Done():
-				return
-			}
-		}
+		relay(out, in, onward, func() { cancel(errGivenUp) })
 	}()
 	return out, onward, func() {
 		signal.Stop(in)
@@ -171,11 +156,39 @@ func passedOn(ctx context.Context) (_ context.Context, signals <-chan os.Signal,
 	}
 }
 
+// relay passes signals on in their order until ctx ends, and keeps them while the process
+// elsewhere has not begun and nobody takes them. The one after enough of them gives up.
+func relay(ctx context.Context, in <-chan os.Signal, onward chan<- os.Signal, giveUp func()) {
+	var waiting []os.Signal
+	for n := 0; ; {
+		var next chan<- os.Signal
+		var first os.Signal
+		if len(waiting) > 0 {
+			next, first = onward, waiting[0]
+		}
+		select {
+		case s := <-in:
+			if n == tolerated {
+				giveUp()
+				return
+			}
+			n++
+			waiting = append(waiting, s)
+		case next <- first:
+			waiting = waiting[1:]
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
 // explainExec adds the next step.
 func explainExec(s *sandbox.Sandbox, err error) error {
 	switch fault.Reason(err) {
 	case "NOT_RUNNING":
 		return exit.Try(err, "staddle describe %s", s.Name)
+	case "SHIM_SILENT":
+		return exit.Try(err, "staddle explain %s", s.Name)
 	case "COMMAND_NOT_FOUND", "COMMAND_NOT_EXECUTABLE":
 		return err
 	}

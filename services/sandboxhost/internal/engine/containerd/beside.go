@@ -35,6 +35,9 @@ const (
 	// mainEndLimit is how long is waited to find that a container has ended with a
 	// process of it: the kernel tells of both at once.
 	mainEndLimit = time.Second
+	// beginLimit bounds making and starting one, which takes a tenth of a second: a shim
+	// that takes longer hangs.
+	beginLimit = 10 * time.Second
 )
 
 // executed is one beside the main process of its container.
@@ -60,7 +63,7 @@ func (e *Engine) besideDir(uid id.Sandbox, containerID, processID string) string
 
 // Open begins a process in a container that runs. See engine.Beside. NotFound: there is no
 // such container or program. Invalid: it cannot be run. Conflict with reason NOT_RUNNING:
-// the container does not run.
+// the container does not run. Unavailable with reason SHIM_SILENT: its shim does not answer.
 func (e *Engine) Open(ctx context.Context, b engine.Beside) (engine.Process, error) {
 	client, err := e.ask()
 	if err != nil {
@@ -109,11 +112,13 @@ func (e *Engine) Open(ctx context.Context, b engine.Beside) (engine.Process, err
 // start makes the process and starts it.
 func (p *executed) start(ctx context.Context, request *tasks.ExecProcessRequest) error {
 	service := p.e.client.TaskService()
-	if _, err := service.Exec(ctx, request); err != nil {
-		return p.notBegun(ctx, err)
+	limited, cancel := context.WithTimeoutCause(ctx, beginLimit, fault.WithReason(errSilent, "SHIM_SILENT"))
+	defer cancel()
+	if _, err := service.Exec(limited, request); err != nil {
+		return p.notBegun(limited, err)
 	}
-	if _, err := service.Start(ctx, &tasks.StartRequest{ContainerID: p.containerID, ExecID: p.id}); err != nil {
-		return p.notBegun(ctx, err)
+	if _, err := service.Start(limited, &tasks.StartRequest{ContainerID: p.containerID, ExecID: p.id}); err != nil {
+		return p.notBegun(limited, err)
 	}
 	return p.pipes.connected(ctx)
 }

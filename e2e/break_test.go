@@ -41,7 +41,7 @@ func TestNode_NET4_NetworkTakenAway(t *testing.T) {
 	server := ensure(t, b, "server", spec(always, probe("c", "serve", "7000")))
 	was := await(t, b, server, "running", running)
 	address := was.GetAddresses()[0]
-	rules := func() string { return tool(t, "ip", "netns", "exec", b.NS, "nft", "list", "ruleset") }
+	rules := func() string { return tool(t, "ip", "netns", "exec", b.NS, "nft", "--stateless", "list", "ruleset") }
 	want := rules()
 	for i, harm := range [][]string{
 		{"ip", "netns", "exec", b.NS, "nft", "flush", "ruleset"},

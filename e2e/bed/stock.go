@@ -33,7 +33,7 @@ func (b *Bed) Stock(ctx context.Context) ([]string, error) {
 			all = append(all, kind+" "+name)
 		}
 	}
-	rules, err := exec.Command("ip", "netns", "exec", b.NS, "nft", "list", "ruleset").Output()
+	rules, err := exec.Command("ip", "netns", "exec", b.NS, "nft", "--stateless", "list", "ruleset").Output()
 	if err != nil {
 		return nil, fmt.Errorf("list rules: %w", err)
 	}

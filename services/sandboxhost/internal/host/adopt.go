@@ -175,7 +175,9 @@ type lifeOf struct {
 // restore makes the record of a sandbox from what was written down and what is
 // there. What was written down counts, unless what is there is newer: then the
 // journal was lost, or is an old one. An orphan is something on the node that
-// nobody wishes for, or that cannot be read: it is removed, or shown.
+// nobody wishes for, or that cannot be read: it is removed, or shown. So is what was
+// forgotten already, and came back because the runtime was slower to make it than we
+// were to remove the rest: nobody will ask to forget it again.
 func restore(
 	r *sandboxhostv1.SandboxRecord, tomb *sandboxhostv1.Tombstone, o engine.Observed, life lifeOf, at moment,
 ) (rec *sandboxhostv1.SandboxRecord, orphan bool) {
@@ -190,6 +192,7 @@ func restore(
 		// Nobody knows of which boot it is. What runs is of this one; what does not
 		// may be of one before.
 		r.WaitsForCluster = note.GetWish().GetManager() == ManagerCluster && !runs(o)
+		orphan = tomb != nil
 	default:
 		r = proto.CloneOf(r)
 	}
@@ -208,7 +211,7 @@ func restore(
 		catchUp(r, o, at)
 	}
 	mirror(r, o)
-	return r, false
+	return r, orphan
 }
 
 // newestNote is the note of the newest container that can be read, or nil.

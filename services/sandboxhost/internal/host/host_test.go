@@ -154,6 +154,51 @@ func TestHost_JournalLost(t *testing.T) {
 	}
 }
 
+// What containerd was asked for before a kill may be made after the next life has removed
+// all that it saw, and was told to forget it. It is removed as well, and leaves no status
+// that somebody would have to forget once more.
+func TestHost_MadeAfterItWasForgotten(t *testing.T) {
+	for _, manager := range []string{host.ManagerLocal, host.ManagerCluster} {
+		inBubble(t, func(n *node) {
+			w := wishFor(manager, "sleep")
+			n.ensure(w)
+			n.awaitPhase(w.GetUid(), running, 1)
+			uid := id.Sandbox(w.GetUid())
+			if err := n.host.Remove(n.t.Context(), uid, manager); err != nil {
+				n.t.Fatal(err)
+			}
+			n.await(w.GetUid(), "torn down", func(s state) bool { return s.GetStatus().GetTornDownAt() != nil })
+			if err := n.host.Forget(n.t.Context(), uid, manager); err != nil {
+				n.t.Fatal(err)
+			}
+			n.kill()
+			for _, step := range []engine.Step{engine.StepNamespaces, engine.StepCreate} {
+				action := engine.Action{Step: step, Container: w.GetSpec().GetContainers()[0].GetName()}
+				if err := n.engine.Do(n.t.Context(), engine.Attempt{Wish: w, Number: 1}, action); err != nil {
+					n.t.Fatalf("make it late: %v", err)
+				}
+			}
+			n.start()
+			ctx, cancel := context.WithTimeout(n.t.Context(), time.Minute)
+			defer cancel()
+			if err := watch.AwaitGone(ctx, n.host.States(), uid); err != nil {
+				n.t.Fatal(err)
+			}
+			if left := n.observe(w.GetUid()); len(left.Containers) != 0 {
+				n.t.Errorf("left of it: %+v", left)
+			}
+			if _, err := n.host.Ensure(n.t.Context(), w); fault.Reason(err) != "TOMBSTONE" {
+				n.t.Errorf("its uid is taken again: %v", err)
+			}
+			n.kill()
+			n.start()
+			if all, err := n.host.List(); err != nil || len(all) != 0 {
+				n.t.Errorf("after another start there is %v, %v", all, err)
+			}
+		})
+	}
+}
+
 // A machine that is put back to an earlier day has the journal of that day. What it
 // tells then is newer than all that it told before, or nobody would believe it.
 func TestHost_JournalPutBack(t *testing.T) {

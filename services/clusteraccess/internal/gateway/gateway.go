@@ -18,7 +18,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"net"
 	"runtime/debug"
 	"sync"
@@ -31,6 +30,7 @@ import (
 
 	"staddle.internal/kit/backoff"
 	"staddle.internal/kit/fault"
+	"staddle.internal/kit/listening"
 	"staddle.internal/kit/logging"
 	"staddle.internal/kit/rpc"
 	"staddle.internal/kit/telemetry"
@@ -144,31 +144,13 @@ func (g *Gateway) Run(ctx context.Context, ready func()) (err error) {
 
 // listen returns the listener that was passed, or its own once there is one.
 func (g *Gateway) listen(ctx context.Context, ready func()) (net.Listener, error) {
-	if g.deps.Listener != nil {
-		return g.deps.Listener, nil
-	}
-	said := ""
-	for attempt := 1; ; attempt++ {
-		var lc net.ListenConfig
-		l, err := lc.Listen(ctx, "tcp", g.cfg.Address)
-		if err == nil {
-			if g.deps.Keep != nil {
-				g.deps.Keep(l)
-			}
-			return l, nil
-		}
-		if ctx.Err() != nil {
-			return nil, context.Cause(ctx)
-		}
-		ready()
-		if said != err.Error() { // once per cause, not per try
-			said = err.Error()
+	return listening.Place{
+		Address: g.cfg.Address, Passed: g.deps.Listener, Keep: g.deps.Keep, Again: listenAgain,
+		Failed: func(err error) {
+			ready()
 			g.deps.Log.Warn("gateway not bound", logging.Path(g.cfg.Address), logging.Err(err))
-		}
-		if err := backoff.Wait(ctx, listenAgain.Delay(attempt, rand.Float64())); err != nil {
-			return nil, err
-		}
-	}
+		},
+	}.Listen(ctx)
 }
 
 func (g *Gateway) serve(ctx context.Context, l net.Listener) error {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/netip"
@@ -18,6 +17,7 @@ import (
 	"golang.org/x/net/netutil"
 
 	"staddle.internal/kit/backoff"
+	"staddle.internal/kit/listening"
 	"staddle.internal/kit/logging"
 )
 
@@ -120,33 +120,15 @@ func (e *Endpoint) handler() (http.Handler, error) {
 
 // listen returns the listener that was passed, or its own once there is one.
 func (e *Endpoint) listen(ctx context.Context) (net.Listener, error) {
-	if e.Listener != nil {
-		return e.Listener, nil
-	}
-	said := ""
-	for attempt := 1; ; attempt++ {
-		var lc net.ListenConfig
-		l, err := lc.Listen(ctx, "tcp", e.Address)
-		if err == nil {
-			if e.Keep != nil {
-				e.Keep(l)
+	return listening.Place{
+		Address: e.Address, Passed: e.Listener, Keep: e.Keep, Again: listenAgain,
+		Failed: func(err error) {
+			if owner := e.owner(); owner != "" {
+				err = errors.Join(err, fmt.Errorf("%s has it; write another metrics.listen_address in node.yaml", owner))
 			}
-			return l, nil
-		}
-		if ctx.Err() != nil {
-			return nil, context.Cause(ctx)
-		}
-		if owner := e.owner(); owner != "" {
-			err = errors.Join(err, fmt.Errorf("%s has it; write another metrics.listen_address in node.yaml", owner))
-		}
-		if said != err.Error() { // once per cause, not per try
-			said = err.Error()
 			e.Log.Warn("metrics not bound", logging.Path(e.Address), logging.Err(err))
-		}
-		if err := backoff.Wait(ctx, listenAgain.Delay(attempt, rand.Float64())); err != nil {
-			return nil, err
-		}
-	}
+		},
+	}.Listen(ctx)
 }
 
 func (e *Endpoint) owner() string {

@@ -16,11 +16,15 @@ import (
 	"testing"
 	"time"
 
+	"go.opentelemetry.io/otel"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+	collectorv1 "go.opentelemetry.io/proto/otlp/collector/metrics/v1"
+	"google.golang.org/grpc"
 
 	"staddle.internal/kit/fault"
 	"staddle.internal/kit/id"
+	"staddle.internal/kit/telemetry"
 	"staddle.internal/services/sandboxhost/internal/stats"
 
 	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
@@ -168,6 +172,60 @@ func TestRegister_FillsAnyMeter(t *testing.T) {
 		}
 	}
 	t.Errorf("no processor time among %+v", got)
+}
+
+// collector takes metrics over OTLP.
+type collector struct {
+	collectorv1.UnimplementedMetricsServiceServer
+	names chan string
+}
+
+func (c *collector) Export(_ context.Context, req *collectorv1.ExportMetricsServiceRequest) (*collectorv1.ExportMetricsServiceResponse, error) {
+	for _, r := range req.GetResourceMetrics() {
+		for _, s := range r.GetScopeMetrics() {
+			for _, m := range s.GetMetrics() {
+				c.names <- m.GetName()
+			}
+		}
+	}
+	return &collectorv1.ExportMetricsServiceResponse{}, nil
+}
+
+// An operator who asks for OTLP by the standard variables gets them at a real collector.
+func TestRegister_ReachesACollectorOverOTLP(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, c := grpc.NewServer(), &collector{names: make(chan string, 1000)}
+	collectorv1.RegisterMetricsServiceServer(server, c)
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(l) }() // ends by Stop below
+	t.Setenv("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "http://"+l.Addr().String())
+	stop, err := telemetry.Start(t.Context(), "sandboxhost", "v1")
+	if err != nil || !telemetry.Enabled() {
+		t.Fatalf("enabled %v, %v", telemetry.Enabled(), err)
+	}
+	if err := Register(otel.Meter(Meter), source(t, round(), nil)); err != nil {
+		t.Fatal(err)
+	}
+	if err := stop(t.Context()); err != nil { // which sends what there is
+		t.Error(err)
+	}
+	server.Stop()
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
+	close(c.names)
+	got := map[string]bool{}
+	for name := range c.names {
+		got[name] = true
+	}
+	for _, want := range []string{"staddle.node.cpus", "staddle.sandbox.cpu.time", "staddle.container.memory.working_set"} {
+		if !got[want] {
+			t.Errorf("the collector did not get %s, but %v", want, got)
+		}
+	}
 }
 
 // start runs an endpoint and returns once it is ready.

@@ -10,6 +10,7 @@ import (
 	sandboxapi "github.com/containerd/containerd/api/services/sandbox/v1"
 	snapshotsapi "github.com/containerd/containerd/api/services/snapshots/v1"
 	"github.com/containerd/containerd/api/types"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 
 	"staddle.internal/kit/rpc"
@@ -23,16 +24,25 @@ type Planted struct {
 	Like string
 }
 
+// containerd connects to the machine's containerd, for a minute at most, in one of its
+// namespaces. The caller says when it is done.
+func (b *Bed) containerd(namespace string) (ctx context.Context, conn *grpc.ClientConn, done func()) {
+	b.t.Helper()
+	conn, err := rpc.Dial(filepath.Join(b.Paths.Run(), "containerd.sock"), rpc.DialConfig{})
+	b.must(err)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	return metadata.AppendToOutgoingContext(ctx, "containerd-namespace", namespace), conn, func() {
+		cancel()
+		_ = conn.Close() // everything was answered
+	}
+}
+
 // PlantInContainerd puts a container with its snapshot and start record into a
 // namespace of containerd; with what is of somebody else a lease too.
 func (b *Bed) PlantInContainerd(namespace, containerID string, p Planted) {
 	b.t.Helper()
-	conn, err := rpc.Dial(filepath.Join(b.Paths.Run(), "containerd.sock"), rpc.DialConfig{})
-	b.must(err)
-	defer conn.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	ctx = metadata.AppendToOutgoingContext(ctx, "containerd-namespace", namespace)
+	ctx, conn, done := b.containerd(namespace)
+	defer done()
 	record := &containersapi.Container{
 		ID: containerID, Runtime: &containersapi.Container_Runtime{Name: "io.containerd.runc.v2"},
 		Snapshotter: "overlayfs", SnapshotKey: containerID,
@@ -48,7 +58,7 @@ func (b *Bed) PlantInContainerd(namespace, containerID string, p Planted) {
 		record.Labels = map[string]string{"staddle.internal/sandbox": p.Sandbox}
 		labels = record.Labels
 	}
-	_, err = containers.Create(ctx, &containersapi.CreateContainerRequest{Container: record})
+	_, err := containers.Create(ctx, &containersapi.CreateContainerRequest{Container: record})
 	b.must(err)
 	_, err = snapshotsapi.NewSnapshotsClient(conn).Prepare(ctx, &snapshotsapi.PrepareSnapshotRequest{
 		Snapshotter: "overlayfs", Key: containerID,
@@ -69,12 +79,8 @@ func (b *Bed) PlantInContainerd(namespace, containerID string, p Planted) {
 // nothing else: its task goes on.
 func (b *Bed) ForgetInContainerd(containerID string) {
 	b.t.Helper()
-	conn, err := rpc.Dial(filepath.Join(b.Paths.Run(), "containerd.sock"), rpc.DialConfig{})
-	b.must(err)
-	defer conn.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	ctx = metadata.AppendToOutgoingContext(ctx, "containerd-namespace", "staddle")
-	_, err = containersapi.NewContainersClient(conn).Delete(ctx, &containersapi.DeleteContainerRequest{ID: containerID})
+	ctx, conn, done := b.containerd("staddle")
+	defer done()
+	_, err := containersapi.NewContainersClient(conn).Delete(ctx, &containersapi.DeleteContainerRequest{ID: containerID})
 	b.must(err)
 }

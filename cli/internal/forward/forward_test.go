@@ -200,8 +200,8 @@ func TestRun_EXE4_ABrokenStreamIsNoEnd(t *testing.T) {
 		{"no end", func(st stream) error { return st.Send(connected()) }, ""},
 		{"an end, and then cut", func(st stream) error { return errors.Join(st.Send(connected()), st.Send(end()), refused) }, ""},
 	} {
-		scripts <- c.script
 		conn := r.dial()
+		scripts <- c.script // only now: a reset that comes while it connects would be a failure to connect
 		if _, err := io.ReadAll(conn); err == nil && !strings.HasPrefix(c.name, "an end") {
 			t.Errorf("%s: the connection ended well, want a reset", c.name)
 		}
@@ -298,8 +298,14 @@ func TestRun_EndsWithItsConnections(t *testing.T) {
 
 // A sandbox that was removed ends the forward; a port that is taken begins none.
 func TestRun_SaysWhyNot(t *testing.T) {
-	r := begin(t, func(*sandboxhostv1.ForwardStart, stream) error { return fault.New(fault.NotFound, "it is gone") })
-	r.broken("removed", r.dial(), "")
+	connection := make(chan struct{})
+	r := begin(t, func(*sandboxhostv1.ForwardStart, stream) error {
+		<-connection // a reset that comes while it connects would be a failure to connect
+		return fault.New(fault.NotFound, "it is gone")
+	})
+	conn := r.dial()
+	close(connection)
+	r.broken("removed", conn, "")
 	if err := <-r.result; !errors.Is(err, fault.NotFound) {
 		t.Errorf("got %v", err)
 	}

@@ -28,6 +28,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
+
+	"staddle.internal/kit/wholefile"
 )
 
 // refName is the annotation by which an OCI layout names its images.
@@ -95,7 +97,8 @@ func FromProgram(program string) (v1.Image, error) {
 }
 
 // WriteArchive writes img as an OCI archive under a full name such as
-// "staddle.local/hello:1" to the file out, whole or not at all.
+// "staddle.local/hello:1" to the file out, whole or not at all. Of two at once
+// the last one stays.
 func WriteArchive(img v1.Image, fullName, out string) (err error) {
 	dir, err := os.MkdirTemp(filepath.Dir(out), ".layout-")
 	if err != nil {
@@ -109,21 +112,10 @@ func WriteArchive(img v1.Image, fullName, out string) (err error) {
 	if err := path.AppendImage(img, layout.WithAnnotations(map[string]string{refName: fullName, containerdName: fullName})); err != nil {
 		return err
 	}
-	tmp := out + ".tmp"
-	if err := tarFolder(dir, tmp); err != nil {
-		return firstError(err, os.Remove(tmp))
-	}
-	return os.Rename(tmp, out)
-}
-
-// tarFolder writes the files below dir to a new tar file.
-func tarFolder(dir, out string) error {
-	f, err := os.Create(out)
-	if err != nil {
-		return err
-	}
-	w := tar.NewWriter(f)
-	return firstError(w.AddFS(os.DirFS(dir)), w.Close(), f.Close())
+	return wholefile.Replace(out, 0o644, func(f *os.File) error {
+		w := tar.NewWriter(f)
+		return firstError(w.AddFS(os.DirFS(dir)), w.Close())
+	})
 }
 
 // Registry is an image registry on loopback.

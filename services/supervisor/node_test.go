@@ -194,6 +194,28 @@ func (n *node) clean() {
 	if err := os.RemoveAll(n.root); err != nil {
 		n.t.Error(err)
 	}
+	n.removeGroups()
+}
+
+// removeGroups takes away what a supervisor that was killed has left of its
+// control groups; nothing may live in them any more.
+func (n *node) removeGroups() {
+	ours := config.Paths{Root: n.root}.ComponentCgroup()
+	for _, hierarchy := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified", "/sys/fs/cgroup/pids", "/sys/fs/cgroup/cpu"} {
+		base := filepath.Join(hierarchy, ours)
+		inner, err := filepath.Glob(filepath.Join(base, "*", "cgroup.procs"))
+		if err != nil {
+			n.t.Error(err)
+		}
+		for i, procs := range inner {
+			inner[i] = filepath.Dir(procs)
+		}
+		for _, group := range append(inner, base) {
+			if err := os.Remove(group); err != nil && !errors.Is(err, os.ErrNotExist) {
+				n.t.Errorf("left behind: %v", err)
+			}
+		}
+	}
 }
 
 func (n *node) logs() {

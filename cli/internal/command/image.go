@@ -28,7 +28,7 @@ func (a *app) imageCommand() *cobra.Command {
 	}
 	pull.Flags().BoolVar(&refresh, "refresh", false, "ask the registry even if the image is present")
 	load := &cobra.Command{
-		Use: "import FILE|-", Short: "Make the images of an OCI or docker archive present", Args: args(cobra.ExactArgs(1)), ValidArgsFunction: anyFile,
+		Use: "import FILE|-", Short: "Make the images of an OCI or docker archive present (may be gzip)", Args: args(cobra.ExactArgs(1)), ValidArgsFunction: anyFile,
 		RunE: func(cmd *cobra.Command, given []string) error { return a.imageImport(cmd.Context(), given[0]) },
 	}
 	list := &cobra.Command{

@@ -1,6 +1,9 @@
 package image
 
 import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
 	"context"
 	"encoding/json"
 	"errors"
@@ -26,8 +29,8 @@ import (
 // never finished, should we die.
 const importLease = time.Hour
 
-// Import reads an OCI or docker archive to its end and makes its images present
-// and unpacked. Of an archive that is not whole nothing is kept. It returns
+// Import reads an OCI or docker archive, plain or with gzip, to its end and makes its
+// images present and unpacked. Of an archive that is not whole nothing is kept. It returns
 // fault.Invalid if it is none, is cut off, or holds no image with a name for this
 // platform; fault.Exhausted if the disk is full.
 func (s *Store) Import(ctx context.Context, r io.Reader) (_ []Image, err error) {
@@ -46,7 +49,7 @@ func (s *Store) Import(ctx context.Context, r io.Reader) (_ []Image, err error) 
 	defer func() { s.endLease(ctx, c, lease, err != nil) }()
 	ctx = leases.WithLease(ctx, lease.ID)
 
-	index, err := archive.ImportIndex(ctx, c.ContentStore(), r)
+	index, err := readArchive(ctx, c.ContentStore(), r)
 	if err != nil {
 		return nil, s.withFigures(ctx, notWhole(err), 0)
 	}
@@ -60,6 +63,37 @@ func (s *Store) Import(ctx context.Context, r io.Reader) (_ []Image, err error) 
 		}
 	}
 	return s.enter(ctx, c, lease, records)
+}
+
+// readArchive stores the parts of an archive.
+func readArchive(ctx context.Context, store content.Store, r io.Reader) (ocispec.Descriptor, error) {
+	plain, err := decompressed(r)
+	if err != nil {
+		return ocispec.Descriptor{}, err
+	}
+	index, err := archive.ImportIndex(ctx, store, plain)
+	if err != nil {
+		return ocispec.Descriptor{}, err
+	}
+	// The sum that tells whether all came as it was sent follows what a reader of tar reads.
+	_, err = io.Copy(io.Discard, plain)
+	return index, err
+}
+
+// decompressed reads what begins as gzip does through gzip, and everything else as
+// it is. RFC 1952, 2.3.1 gives the two bytes; RFC 8878, 3.1.1 the four of zstd.
+func decompressed(r io.Reader) (io.Reader, error) {
+	b := bufio.NewReader(r)
+	start, err := b.Peek(4)
+	switch {
+	case err != nil && !errors.Is(err, io.EOF):
+		return nil, err
+	case bytes.HasPrefix(start, []byte{0x1f, 0x8b}):
+		return gzip.NewReader(b)
+	case bytes.HasPrefix(start, []byte{0x28, 0xb5, 0x2f, 0xfd}):
+		return nil, errors.New("it is compressed with zstd; decompress it first, or compress it with gzip")
+	}
+	return b, nil
 }
 
 // endLease lets go of the parts; of a failed import they are collected at once.

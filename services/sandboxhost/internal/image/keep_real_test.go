@@ -2,6 +2,7 @@ package image
 
 import (
 	"bytes"
+	"compress/gzip"
 	"context"
 	"errors"
 	"io"
@@ -59,6 +60,35 @@ func listed(t *testing.T, s *Store) map[string]Image {
 	return all
 }
 
+// importsCompressed wants gzip taken, whole or not at all, and zstd told of by its name.
+func importsCompressed(t *testing.T, s *Store, archive []byte, want Image) {
+	t.Helper()
+	var packed bytes.Buffer
+	w := gzip.NewWriter(&packed)
+	if _, err := w.Write(archive); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for what, text := range map[string][]byte{
+		"half":             packed.Bytes()[:packed.Len()/2],
+		"without its sum":  packed.Bytes()[:packed.Len()-8],
+		"with another sum": append(bytes.Clone(packed.Bytes()[:packed.Len()-8]), "12345678"...),
+		"gzip of nothing":  {0x1f, 0x8b},
+		"zstd":             {0x28, 0xb5, 0x2f, 0xfd, 0, 0, 0, 0},
+	} {
+		_, err := s.Import(t.Context(), bytes.NewReader(text))
+		if fault.KindOf(err) != fault.Invalid || what == "zstd" && !strings.Contains(err.Error(), "compressed with zstd") {
+			t.Errorf("%s: got %v", what, err)
+		}
+	}
+	got, err := s.Import(t.Context(), &packed)
+	if err != nil || len(got) != 1 || got[0].Digest != want.Digest {
+		t.Errorf("with gzip: got %+v, %v, want %+v", got, err, want)
+	}
+}
+
 func TestStore_ExportComesBackTheSame(t *testing.T) {
 	s, r := newStore(t)
 	const ref = "registry.invalid/test/prog:1"
@@ -75,6 +105,7 @@ func TestStore_ExportComesBackTheSame(t *testing.T) {
 	if err != nil || len(again) != 1 || again[0].Digest != before.Digest || again[0].Name != ref || again[0].ChainID != before.ChainID {
 		t.Errorf("got %+v, %v, want %+v", again, err, before)
 	}
+	importsCompressed(t, s, archive, before)
 	if got := export(t, s, ref, true); len(got) == 0 {
 		t.Error("all platforms of an image for one: nothing")
 	}

@@ -47,8 +47,8 @@ type ImageServiceClient interface {
 	// is told of it is wrong, IMAGE_PART_BROKEN if no host gives what a digest
 	// says, and while the host is not ready; Exhausted if the disk is full.
 	PullImage(ctx context.Context, in *PullImageRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[PullImageResponse], error)
-	// ImportImage reads an OCI or docker archive sent in chunks and makes its
-	// images present. They are kept for the time that the node's configuration gives to
+	// ImportImage reads an OCI or docker archive, plain or with gzip, sent in chunks and
+	// makes its images present. They are kept for the time that the node's configuration gives to
 	// imported images (images.gc.import_grace) whatever the disk looks like, and are never
 	// taken for their age alone. Nothing is kept of an archive that is not whole. Safe to
 	// repeat. Returns Invalid if it is no archive, is cut off, or holds no image with a
@@ -218,8 +218,8 @@ type ImageServiceServer interface {
 	// is told of it is wrong, IMAGE_PART_BROKEN if no host gives what a digest
 	// says, and while the host is not ready; Exhausted if the disk is full.
 	PullImage(*PullImageRequest, grpc.ServerStreamingServer[PullImageResponse]) error
-	// ImportImage reads an OCI or docker archive sent in chunks and makes its
-	// images present. They are kept for the time that the node's configuration gives to
+	// ImportImage reads an OCI or docker archive, plain or with gzip, sent in chunks and
+	// makes its images present. They are kept for the time that the node's configuration gives to
 	// imported images (images.gc.import_grace) whatever the disk looks like, and are never
 	// taken for their age alone. Nothing is kept of an archive that is not whole. Safe to
 	// repeat. Returns Invalid if it is no archive, is cut off, or holds no image with a

@@ -110,6 +110,9 @@ func TestStore_IMG5_PullThatFailsMovesNoTag(t *testing.T) {
 		for _, name := range []string{ref, other} {
 			_, err := s.Pull(t.Context(), name, nil)
 			wantKind(t, err, fault.NotFound)
+			if said := strings.Contains(err.Error(), `answered with "text/html", which is no image`); said != (rule != nil) {
+				t.Errorf("%s: got %v", what, err)
+			}
 		}
 		again := New(s.cfg, s.deps) // which knows nothing by heart
 		got, err := again.Find(t.Context(), ref)

@@ -6,6 +6,7 @@ import (
 	"io"
 	"time"
 
+	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/containerd/v2/core/remotes"
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 	"github.com/containerd/errdefs"
@@ -82,7 +83,8 @@ func ours(err error) bool {
 	return errors.Is(err, fault.Invalid) || errors.Is(err, errPlatform) || diskFull(err)
 }
 
-// Resolve asks for the digest of a reference. Each host gets its share of the time.
+// Resolve asks for the digest of a reference. Each host gets its share of the time. One
+// that answers with something else, such as a page to log in at, does not have the image.
 func (s *source) Resolve(ctx context.Context, ref string) (name string, desc ocispec.Descriptor, err error) {
 	ctx, cancel := context.WithTimeout(ctx, resolveLimit)
 	defer cancel()
@@ -95,6 +97,9 @@ func (s *source) Resolve(ctx context.Context, ref string) (name string, desc oci
 		ctx, cancel := context.WithTimeout(ctx, time.Until(end)/time.Duration(len(s.origins)-o))
 		defer cancel()
 		name, desc, err = s.origins[o].resolver.Resolve(ctx, ref)
+		if err == nil && !images.IsIndexType(desc.MediaType) && !images.IsManifestType(desc.MediaType) {
+			return fault.New(fault.NotFound, "it answered with %.80q, which is no image", desc.MediaType)
+		}
 		return err
 	})
 	return name, desc, err

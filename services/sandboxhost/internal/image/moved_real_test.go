@@ -76,6 +76,16 @@ func TestPinned(t *testing.T) {
 	}
 }
 
+// loginPage is what some networks answer with whatever is asked for.
+func loginPage(w http.ResponseWriter, r *http.Request, next http.Handler) {
+	if !strings.Contains(r.URL.Path, "/manifests/") {
+		next.ServeHTTP(w, r)
+		return
+	}
+	w.Header().Set("Content-Type", "text/html")
+	_, _ = io.WriteString(w, "<html>Log in to this network first.</html>") // the pull says what came
+}
+
 // A pull that cannot succeed leaves a name as it was: with the image that it meant, or
 // with none. (IMG-5)
 func TestStore_IMG5_PullThatFailsMovesNoTag(t *testing.T) {
@@ -95,17 +105,9 @@ func TestStore_IMG5_PullThatFailsMovesNoTag(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	page := func(w http.ResponseWriter, r *http.Request, next http.Handler) {
-		if !strings.Contains(r.URL.Path, "/manifests/") {
-			next.ServeHTTP(w, r)
-			return
-		}
-		w.Header().Set("Content-Type", "text/html")
-		_, _ = io.WriteString(w, "<html>Log in to this network first.</html>") // the pull says what came
-	}
 	other := d.push(t, "test/other:1", foreign)
 	d.push(t, "test/prog:1", foreign)
-	for what, rule := range map[string]func(w http.ResponseWriter, r *http.Request, next http.Handler){"an image of another platform": nil, "a page": page} {
+	for what, rule := range map[string]func(w http.ResponseWriter, r *http.Request, next http.Handler){"an image of another platform": nil, "a page": loginPage} {
 		d.rules(rule)
 		for _, name := range []string{ref, other} {
 			_, err := s.Pull(t.Context(), name, nil)

@@ -235,7 +235,8 @@ func TestStore_AsksMirrorsInOrder(t *testing.T) {
 		t.Error("a mirror was not asked")
 	}
 
-	// A mirror that has the name, and not all parts.
+	// A mirror behind a page to log in at, and one that has the name, and not all parts.
+	first.rules(loginPage)
 	layer, _ := lastLayer(t, img)
 	missing := func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 		if strings.HasSuffix(r.URL.Path, layer.String()) {
@@ -251,6 +252,7 @@ func TestStore_AsksMirrorsInOrder(t *testing.T) {
 	if _, err := s.Ensure(t.Context(), ref, nil); err != nil {
 		t.Fatal(err)
 	}
+	first.rules(down)
 	if got := d.requests(forBlob(layer)); len(got) == 0 {
 		t.Error("the part that the mirror lacks was not fetched from the registry")
 	}

@@ -198,7 +198,7 @@ func (n *node) clean() {
 }
 
 // removeGroups takes away what a supervisor that was killed has left of its
-// control groups; nothing may live in them any more.
+// control groups, once what lived in them has died.
 func (n *node) removeGroups() {
 	ours := config.Paths{Root: n.root}.ComponentCgroup()
 	for _, hierarchy := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified", "/sys/fs/cgroup/pids", "/sys/fs/cgroup/cpu"} {
@@ -211,9 +211,11 @@ func (n *node) removeGroups() {
 			inner[i] = filepath.Dir(procs)
 		}
 		for _, group := range append(inner, base) {
-			if err := os.Remove(group); err != nil && !errors.Is(err, os.ErrNotExist) {
-				n.t.Errorf("left behind: %v", err)
-			}
+			var last error
+			n.eventually(func() bool {
+				last = os.Remove(group)
+				return last == nil || errors.Is(last, os.ErrNotExist)
+			}, func() string { return fmt.Sprintf("no control group, last got %v", last) })
 		}
 	}
 }

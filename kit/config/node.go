@@ -240,6 +240,19 @@ type Pressure struct {
 type Logs struct {
 	// MaxSizePerStream is kept per stream; 64KiB to 1TiB.
 	MaxSizePerStream Size `yaml:"max_size_per_stream"`
+	// CRI is the export as files in the format of CRI.
+	CRI LogsCRI `yaml:"cri"`
+}
+
+// LogsCRI is the export of output as files that shippers for Kubernetes read.
+type LogsCRI struct {
+	// Directory is the folder, an absolute path and of this node alone. Empty means that
+	// there is no such export.
+	Directory string `yaml:"directory"`
+	// MaxSize of one file; 64KiB to 1TiB.
+	MaxSize Size `yaml:"max_size"`
+	// MaxFiles of one attempt of a container, 2 to 1000.
+	MaxFiles int `yaml:"max_files"`
 }
 
 // Metrics is the endpoint for Prometheus.
@@ -294,7 +307,7 @@ func DefaultNode() Node {
 			DiskMinFree: 128 << 20, DiskMinFreePercent: 3, PIDMinFreePercent: 5,
 			Hold: Duration(time.Minute),
 		},
-		Logs:      Logs{MaxSizePerStream: 64 << 20},
+		Logs:      Logs{MaxSizePerStream: 64 << 20, CRI: LogsCRI{MaxSize: 10 << 20, MaxFiles: 5}},
 		Metrics:   Metrics{ListenAddress: MetricsDefault},
 		Sandboxes: Sandboxes{BootHold: Duration(15 * time.Second), TidyPeriod: Duration(5 * time.Minute)},
 		Presence: Presence{

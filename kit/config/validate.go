@@ -81,8 +81,7 @@ func (n *Node) Validate() []Problem {
 	c.images(n.Images)
 	c.imageGC(n.Images.GC)
 	c.pressure(n.Pressure)
-	c.must(n.Logs.MaxSizePerStream >= 64<<10 && n.Logs.MaxSizePerStream <= 1<<40, "logs.max_size_per_stream",
-		fmt.Sprintf("%s is out of bounds", n.Logs.MaxSizePerStream), "write a size from 64KiB to 1TiB")
+	c.logs(n.Logs)
 	c.metrics(n.Metrics)
 	c.must(n.Sandboxes.CgroupParent == "" || slicePath.MatchString(n.Sandboxes.CgroupParent), "sandboxes.cgroup_parent",
 		fmt.Sprintf("%q is no cgroup", n.Sandboxes.CgroupParent), "write a name like staddle.slice")

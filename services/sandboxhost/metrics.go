@@ -12,6 +12,7 @@ import (
 	"staddle.internal/kit/telemetry"
 	"staddle.internal/services/sandboxhost/internal/host"
 	"staddle.internal/services/sandboxhost/internal/hostport"
+	"staddle.internal/services/sandboxhost/internal/logexport"
 	"staddle.internal/services/sandboxhost/internal/metrics"
 	"staddle.internal/services/sandboxhost/internal/stats"
 )
@@ -22,8 +23,8 @@ const metricsSocket = "metrics.tcp"
 
 // newMetrics makes the series, for OTLP if an operator asks for that, and returns what
 // answers Prometheus.
-func newMetrics(p *process.Process, h *host.Host, usage *stats.Collector) (run func(context.Context, func()) error, err error) {
-	source := metrics.Source{Node: p.Config.Name, Usage: usage.Ask, Sandboxes: h.List, Log: p.Log}
+func newMetrics(p *process.Process, h *host.Host, usage *stats.Collector, exports []*logexport.Export) (run func(context.Context, func()) error, err error) {
+	source := metrics.Source{Node: p.Config.Name, Usage: usage.Ask, Sandboxes: h.List, Log: p.Log, LogsLost: lostOf(exports)}
 	if telemetry.Enabled() {
 		if err := metrics.Register(otel.Meter(metrics.Meter), source); err != nil {
 			return nil, err
@@ -48,4 +49,13 @@ func newMetrics(p *process.Process, h *host.Host, usage *stats.Collector) (run f
 			return owner
 		},
 	}).Run, nil
+}
+
+// lostOf tells how much each export lacks.
+func lostOf(exports []*logexport.Export) map[string]func() int64 {
+	all := map[string]func() int64{}
+	for _, e := range exports {
+		all[e.Name()] = e.Lost
+	}
+	return all
 }

@@ -115,12 +115,13 @@ func build(_ context.Context, p *process.Process) ([]run.Member, error) {
 		Engine: eng, Sandboxes: h.List, Machine: func() *sandboxhostv1.Usage { return stats.Machine("/proc") }, CPUs: runtime.NumCPU(), Log: p.Log,
 	})
 	api.RegisterStats(p.Server.GRPC(), usage)
-	series, err := newMetrics(p, h, usage)
+	exports := newExports(p, h, eng)
+	series, err := newMetrics(p, h, usage, exports)
 	if err != nil {
 		return nil, err
 	}
 	follow := authority{client: access, boot: boot, log: p.Log, tell: h.SetAuthority}
-	return []run.Member{
+	members := []run.Member{
 		{Name: "engine", Run: eng.Run},
 		{Name: "journal", Run: notes.run},
 		{Name: "grants", Run: func(ctx context.Context, ready func()) error {
@@ -150,7 +151,11 @@ func build(_ context.Context, p *process.Process) ([]run.Member, error) {
 		{Name: "metrics", Run: series},
 		{Name: "returns", Run: func(ctx context.Context, ready func()) error { return grants.Run(ctx, h, ready) }},
 		{Name: "authority", Run: follow.run},
-	}, nil
+	}
+	for _, e := range exports {
+		members = append(members, run.Member{Name: "export of logs over " + e.Name(), Run: e.Run})
+	}
+	return members, nil
 }
 
 // rulesOf are what this node allows sandboxes.

@@ -124,27 +124,15 @@ func parseFIFO(uid id.Sandbox, file string) (key, bool) {
 
 // keptStreams lists the streams of which something is kept and that were not closed.
 func (s *Store) keptStreams() ([]key, error) {
-	uids, err := s.Sandboxes()
+	all, err := s.List()
 	if err != nil {
 		return nil, err
 	}
 	var open []key
-	for _, uid := range uids {
-		containers, err := os.ReadDir(filepath.Join(s.cfg.Dir, uid.Lower()))
-		if err != nil {
-			return nil, fmt.Errorf("list logs of sandbox %s: %w", uid, err)
-		}
-		for _, c := range containers {
-			attempts, err := s.Attempts(uid, c.Name())
-			if err != nil {
-				return nil, err
-			}
-			for _, attempt := range attempts {
-				for _, st := range s.pair(uid, c.Name(), attempt) {
-					if _, ended := st.more(); !ended {
-						open = append(open, st.key)
-					}
-				}
+	for _, of := range all {
+		for _, st := range s.pair(of.UID, of.Container, of.Attempt) {
+			if _, ended := st.more(); !ended {
+				open = append(open, st.key)
 			}
 		}
 	}
@@ -169,7 +157,9 @@ func (s *Store) prune(uid id.Sandbox, container string, attempt uint64) error {
 		if pair[0].draining() || pair[1].draining() {
 			continue
 		}
-		if err := os.RemoveAll(filepath.Join(s.cfg.Dir, uid.Lower(), container, strconv.FormatUint(old, 10))); err != nil {
+		of := Attempt{uid, container, old}
+		s.tell(func(w Watcher) { w.Removing(of) })
+		if err := os.RemoveAll(s.AttemptDir(of)); err != nil {
 			return fmt.Errorf("remove old output of sandbox %s: %w", uid, err)
 		}
 		s.mu.Lock()

@@ -100,9 +100,10 @@ type Store struct {
 	log     *slog.Logger
 	fds     Keeper
 
-	mu      sync.Mutex
-	streams map[key]*stream
-	wg      sync.WaitGroup // one per drain
+	mu       sync.Mutex
+	streams  map[key]*stream
+	watchers []Watcher
+	wg       sync.WaitGroup // one per drain
 }
 
 // key names one stream.
@@ -199,7 +200,8 @@ func (s *Store) Remove(uid id.Sandbox) error {
 			return fault.New(fault.Conflict, "remove logs of sandbox %s: container %s still writes", uid, st.key.container)
 		}
 	}
-	if err := os.RemoveAll(filepath.Join(s.cfg.Dir, uid.Lower())); err != nil {
+	s.tell(func(w Watcher) { w.RemovingAll(uid) })
+	if err := os.RemoveAll(s.Dir(uid)); err != nil {
 		return fmt.Errorf("remove logs of sandbox %s: %w", uid, err)
 	}
 	s.mu.Lock()

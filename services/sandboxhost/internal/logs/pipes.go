@@ -37,6 +37,7 @@ func (s *Store) Open(uid id.Sandbox, container string, attempt uint64) (*Pipes, 
 				pair[0].end(), pair[1].end())
 		}
 	}
+	s.tell(func(w Watcher) { w.Opened(Attempt{uid, container, attempt}) })
 	return &Pipes{Stdout: pair[0].fifo, Stderr: pair[1].fifo, streams: pair}, nil
 }
 

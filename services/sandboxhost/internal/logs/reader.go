@@ -12,7 +12,6 @@ import (
 	"slices"
 	"sort"
 	"strconv"
-	"strings"
 	"time"
 
 	"staddle.internal/kit/fault"
@@ -54,6 +53,9 @@ type Mode struct {
 	Tail int
 	// Timed gives no chunk that spans two entries of the index.
 	Timed bool
+	// Idle, if not nil, is called when all that is there was sent and before more is
+	// waited for. An error of it ends the reading and is returned.
+	Idle func() error
 }
 
 // partial says whether a reading begins elsewhere than its Position says.
@@ -99,10 +101,10 @@ func readCursors(ctx context.Context, cursors []*cursor, mode Mode, emit func(Ch
 			return err
 		}
 	}
-	return readAll(ctx, cursors, mode.Follow, emit)
+	return readAll(ctx, cursors, mode, emit)
 }
 
-func readAll(ctx context.Context, cursors []*cursor, follow bool, emit func(Chunk) error) error {
+func readAll(ctx context.Context, cursors []*cursor, mode Mode, emit func(Chunk) error) error {
 	for {
 		waits := make([]<-chan struct{}, 0, len(cursors))
 		for _, c := range cursors {
@@ -113,8 +115,16 @@ func readAll(ctx context.Context, cursors []*cursor, follow bool, emit func(Chun
 		if err := readKept(ctx, cursors, emit); err != nil {
 			return err
 		}
-		if !follow || len(waits) == 0 {
+		if !mode.Follow || len(waits) == 0 {
 			return nil
+		}
+		for _, c := range cursors {
+			c.buffer = nil // most have nothing to say for a long time
+		}
+		if mode.Idle != nil {
+			if err := mode.Idle(); err != nil {
+				return err
+			}
 		}
 		if err := waitAny(ctx, waits); err != nil {
 			return err
@@ -183,9 +193,6 @@ func (c *cursor) fill() (bool, error) {
 	if len(c.chunk.Data) > 0 {
 		return true, nil
 	}
-	if c.buffer == nil {
-		c.buffer = make([]byte, MaxChunk)
-	}
 	for {
 		if c.file == nil {
 			if found, err := c.openAt(); err != nil || !found {
@@ -200,6 +207,9 @@ func (c *cursor) fill() (bool, error) {
 		most := min(MaxChunk, end-c.offset)
 		if c.timed && until > c.offset {
 			most = min(most, until-c.offset)
+		}
+		if c.buffer == nil {
+			c.buffer = make([]byte, MaxChunk)
 		}
 		n, err := c.file.ReadAt(c.buffer[:most], c.offset-c.start)
 		if n > 0 {
@@ -316,44 +326,4 @@ func (c *cursor) entry(i int) (int64, time.Time) {
 		return 1<<63 - 1, time.Time{}
 	}
 	return int64(binary.BigEndian.Uint64(raw[:8])), time.Unix(0, int64(binary.BigEndian.Uint64(raw[8:])))
-}
-
-// endOf is the offset behind the last byte that is kept.
-func endOf(dir string) (int64, error) {
-	starts, err := segments(dir)
-	if err != nil || len(starts) == 0 {
-		return 0, err
-	}
-	last := starts[len(starts)-1]
-	info, err := os.Stat(segmentPath(dir, last))
-	if errors.Is(err, os.ErrNotExist) {
-		return last, nil // an empty one, closed meanwhile
-	}
-	if err != nil {
-		return 0, fmt.Errorf("look at log segment: %w", err)
-	}
-	return last + info.Size(), nil
-}
-
-// segments lists the starts of the segments in dir, ascending.
-func segments(dir string) ([]int64, error) {
-	entries, err := os.ReadDir(dir)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("list log segments: %w", err)
-	}
-	var starts []int64
-	for _, e := range entries {
-		digits, ok := strings.CutSuffix(e.Name(), ".log")
-		if !ok {
-			continue
-		}
-		if start, err := strconv.ParseInt(digits, 10, 64); err == nil && start >= 0 {
-			starts = append(starts, start)
-		}
-	}
-	slices.Sort(starts)
-	return starts, nil
 }

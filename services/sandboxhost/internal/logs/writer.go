@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -288,22 +287,4 @@ func (w *writer) dropOldest() error {
 	oldest := w.starts[0]
 	w.starts = w.starts[1:]
 	return removeSegment(w.st.dir, oldest)
-}
-
-func segmentPath(dir string, start int64) string {
-	return filepath.Join(dir, fmt.Sprintf("%020d.log", start))
-}
-
-func indexPath(dir string, start int64) string {
-	return filepath.Join(dir, fmt.Sprintf("%020d.index", start))
-}
-
-func removeSegment(dir string, start int64) error {
-	var errs []error
-	for _, path := range []string{segmentPath(dir, start), indexPath(dir, start)} {
-		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-			errs = append(errs, err)
-		}
-	}
-	return errors.Join(errs...)
 }

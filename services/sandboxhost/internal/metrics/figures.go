@@ -15,6 +15,7 @@ const (
 	keyName      = attribute.Key("sandbox_name")
 	keyContainer = attribute.Key("container")
 	keyPhase     = attribute.Key("phase")
+	keyExport    = attribute.Key("export")
 )
 
 // Units, in the notation that OpenTelemetry asks for (UCUM).

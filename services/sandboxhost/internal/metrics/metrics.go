@@ -42,6 +42,9 @@ type Source struct {
 	Usage func(ctx context.Context, uid id.Sandbox) (stats.Round, error)
 	// Sandboxes are all of this node, or fault.Unavailable while that is not known.
 	Sandboxes func() (map[id.Sandbox]*sandboxhostv1.SandboxState, error)
+	// LogsLost tells of each export of output, by its name, how many bytes it does not have
+	// and never will, since this process began.
+	LogsLost map[string]func() int64
 	// Log gets what could not be read.
 	Log *slog.Logger
 }
@@ -56,10 +59,16 @@ func Register(meter metric.Meter, source Source) error {
 	phases, err := meter.Int64ObservableGauge("staddle.node.sandboxes", metric.WithUnit(count),
 		metric.WithDescription("Sandboxes of the node, by their phase."))
 	made.take(phases, err)
+	lost, err := meter.Int64ObservableCounter("staddle.node.logs.not_exported", metric.WithUnit(bytes),
+		metric.WithDescription("Output of workloads that an export does not have and never will, by the export."))
+	made.take(lost, err)
 	if err := errors.Join(made.errs...); err != nil {
 		return fmt.Errorf("make series: %w", err)
 	}
 	_, err = meter.RegisterCallback(func(ctx context.Context, o metric.Observer) error {
+		for export, of := range source.LogsLost {
+			o.ObserveInt64(lost, of(), metric.WithAttributes(keyNode.String(source.Node), keyExport.String(export)))
+		}
 		states, round, err := source.read(ctx)
 		switch {
 		case errors.Is(err, fault.Unavailable):

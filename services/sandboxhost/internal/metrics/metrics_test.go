@@ -76,6 +76,14 @@ func source(t *testing.T, r stats.Round, err error) Source {
 	}
 }
 
+// complete is a source that has all there is.
+func complete(t *testing.T) Source {
+	t.Helper()
+	s := source(t, round(), nil)
+	s.LogsLost = map[string]func() int64{"cri": func() int64 { return 7 }}
+	return s
+}
+
 // scrape is what Prometheus is answered.
 func scrape(t *testing.T, s Source) string {
 	t.Helper()
@@ -94,7 +102,7 @@ func scrape(t *testing.T, s Source) string {
 // Dashboards and alerts of people stand on these names.
 func TestScrape_NamesAndTheirMeaningStay(t *testing.T) {
 	var lines []string
-	for line := range strings.Lines(scrape(t, source(t, round(), nil))) {
+	for line := range strings.Lines(scrape(t, complete(t))) {
 		if strings.HasPrefix(line, "#") {
 			lines = append(lines, line)
 		}
@@ -116,11 +124,12 @@ func TestScrape_NamesAndTheirMeaningStay(t *testing.T) {
 }
 
 func TestScrape_TellsWhatWasRead(t *testing.T) {
-	got := scrape(t, source(t, round(), nil))
+	got := scrape(t, complete(t))
 	web := `node="n1",sandbox="` + full + `",sandbox_name="web"`
 	for _, want := range []string{
 		`staddle_node_cpu_time_seconds_total{node="n1"} 8`,
 		`staddle_node_cpus{node="n1"} 2`,
+		`staddle_node_logs_not_exported_bytes_total{export="cri",node="n1"} 7`,
 		`staddle_workloads_memory_working_set_bytes{node="n1"} 4`,
 		`staddle_node_sandboxes{node="n1",phase="running"} 2`,
 		`staddle_node_sandboxes{node="n1",phase="failed"} 0`,

@@ -1,0 +1,32 @@
+package sandboxhost
+
+import (
+	"path/filepath"
+
+	"staddle.internal/kit/id"
+	"staddle.internal/kit/process"
+	"staddle.internal/services/sandboxhost/internal/engine/containerd"
+	"staddle.internal/services/sandboxhost/internal/host"
+	"staddle.internal/services/sandboxhost/internal/logexport"
+)
+
+// newExports makes the exports of output that this node is configured to have.
+func newExports(p *process.Process, h *host.Host, eng *containerd.Engine) []*logexport.Export {
+	deps := logexport.Deps{
+		Source: eng.Logs(), Log: p.Log,
+		Name: func(uid id.Sandbox) (logexport.Name, error) {
+			state, err := h.Get(uid)
+			if err != nil {
+				return logexport.Name{}, err
+			}
+			return logexport.Name{Manager: state.GetManager(), Name: state.GetName()}, nil
+		},
+	}
+	var all []*logexport.Export
+	if cri := p.Config.Logs.CRI; cri.Directory != "" {
+		all = append(all, logexport.NewCRI(logexport.CRI{
+			Dir: cri.Directory, Notes: filepath.Join(p.Paths.Var(Name), "cri"), MaxSize: int64(cri.MaxSize), MaxFiles: cri.MaxFiles,
+		}, deps))
+	}
+	return all
+}

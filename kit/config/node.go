@@ -242,6 +242,21 @@ type Logs struct {
 	MaxSizePerStream Size `yaml:"max_size_per_stream"`
 	// CRI is the export as files in the format of CRI.
 	CRI LogsCRI `yaml:"cri"`
+	// OTLP is the export over OTLP.
+	OTLP LogsOTLP `yaml:"otlp"`
+}
+
+// LogsOTLP is the export of output to a collector, over OTLP by gRPC.
+type LogsOTLP struct {
+	// Endpoint is host:port of the collector. Empty means that there is no such export.
+	Endpoint string `yaml:"endpoint"`
+	// CA is the file with the certificates that the collector's is checked against. Empty
+	// means those of the system.
+	CA string `yaml:"ca"`
+	// HeadersFile holds what is sent along, "name: value" a line. Empty means nothing.
+	HeadersFile string `yaml:"headers_file"`
+	// Insecure means without TLS, which only an address of loopback may be.
+	Insecure bool `yaml:"insecure"`
 }
 
 // LogsCRI is the export of output as files that shippers for Kubernetes read.

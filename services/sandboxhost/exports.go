@@ -28,5 +28,10 @@ func newExports(p *process.Process, h *host.Host, eng *containerd.Engine) []*log
 			Dir: cri.Directory, Notes: filepath.Join(p.Paths.Var(Name), "cri"), MaxSize: int64(cri.MaxSize), MaxFiles: cri.MaxFiles,
 		}, deps))
 	}
+	if o := p.Config.Logs.OTLP; o.Endpoint != "" {
+		all = append(all, logexport.NewOTLP(logexport.OTLP{
+			Endpoint: o.Endpoint, CA: o.CA, HeadersFile: o.HeadersFile, Insecure: o.Insecure, Node: p.Config.Name,
+		}, deps))
+	}
 	return all
 }

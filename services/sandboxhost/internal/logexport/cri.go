@@ -55,6 +55,7 @@ type criKind struct {
 func (k *criKind) name() string            { return "cri" }
 func (k *criKind) most() int               { return criLine }
 func (k *criKind) farewell() time.Duration { return 0 }
+func (k *criKind) close() error            { return nil }
 func (k *criKind) open(a logs.Attempt) sink {
 	return &criSink{kind: k, of: a, note: filepath.Join(k.deps.Source.AttemptDir(a), "cri.json")}
 }
@@ -238,7 +239,7 @@ func (s *criSink) jump(r record) error {
 		return err
 	}
 	i := of(r.stderr)
-	s.kind.export.missing(s.of, r, s.at[i], "it was not kept long enough, or the disk was full")
+	s.kind.export.missing(s.of, r, s.at[i], gone)
 	s.at[i] = r.offset
 	s.inFile = s.at
 	return s.keep(false)
@@ -325,21 +326,6 @@ func (s *criSink) rotate() error {
 		files = files[1:]
 	}
 	return s.another()
-}
-
-// asideTime is how the names of full files end; as at the kubelet, and finer.
-const asideTime = "20060102-150405.000000000"
-
-// aside is how the name of a file ends that is put aside now: with the time of its newest
-// record, and behind those that were put aside before.
-func aside(files []string, newest time.Time) string {
-	for _, f := range files {
-		_, end, _ := strings.Cut(filepath.Base(f), ".log.")
-		if before, err := time.Parse(asideTime, end); err == nil && !newest.After(before) {
-			newest = before.Add(1)
-		}
-	}
-	return newest.UTC().Format(asideTime)
 }
 
 // checkPlace makes another file if somebody has taken this one away, and notes it if

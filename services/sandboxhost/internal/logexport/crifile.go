@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -218,6 +219,21 @@ func (s *criSink) another() error {
 		return err
 	}
 	return s.keep(false)
+}
+
+// asideTime is how the names of full files end; as at the kubelet, and finer.
+const asideTime = "20060102-150405.000000000"
+
+// aside is how the name of a file ends that is put aside now: with the time of its newest
+// record, and behind those that were put aside before.
+func aside(files []string, newest time.Time) string {
+	for _, f := range files {
+		_, end, _ := strings.Cut(filepath.Base(f), ".log.")
+		if before, err := time.Parse(asideTime, end); err == nil && !newest.After(before) {
+			newest = before.Add(1)
+		}
+	}
+	return newest.UTC().Format(asideTime)
 }
 
 func inodeOf(info os.FileInfo) uint64 {

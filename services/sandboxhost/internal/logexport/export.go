@@ -93,7 +93,12 @@ type kind interface {
 	// farewell is how long the end of a sandbox's output may take to be exported before
 	// it goes.
 	farewell() time.Duration
+	// close lets go of what all sinks have in common.
+	close() error
 }
+
+// gone is why bytes are missing that the source does not have.
+const gone = "it was not kept long enough, or the disk was full"
 
 // Export follows all attempts of a node.
 type Export struct {
@@ -163,7 +168,7 @@ func (e *Export) Run(ctx context.Context, ready func()) error {
 	case <-time.After(stopLimit):
 		e.deps.Log.Warn("export still busy", logging.Component(e.Name()))
 	}
-	return context.Cause(ctx)
+	return errors.Join(context.Cause(ctx), e.kind.close())
 }
 
 // Opened is for package logs.
@@ -211,8 +216,8 @@ func (e *Export) remove(what logs.Attempt, ours func(logs.Attempt) bool) {
 		}
 	}
 	e.mu.Unlock()
-	if d := e.kind.farewell(); d > 0 && len(tasks) > 0 {
-		waitAll(tasks, d)
+	if d := e.kind.farewell(); d > 0 && what.Container == "" && !waitAll(tasks, d) {
+		e.deps.Log.Warn("export cut off", append(attrs(what, e.Name()), logging.Reason("the output goes before all of it was exported"))...)
 	}
 	for _, t := range tasks {
 		t.cancel()
@@ -233,16 +238,17 @@ func (e *Export) remove(what logs.Attempt, ours func(logs.Attempt) bool) {
 	})
 }
 
-func waitAll(tasks []*task, limit time.Duration) {
+func waitAll(tasks []*task, limit time.Duration) bool {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
 	for _, t := range tasks {
 		select {
 		case <-t.done:
 		case <-timer.C:
-			return
+			return false
 		}
 	}
+	return true
 }
 
 // work exports one attempt to its end, however often that fails.

@@ -10,7 +10,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
 	sandboxhostv1 "staddle.internal/proto/gen/staddle/sandboxhost/v1"
 
 	"staddle.internal/kit/fault"
@@ -19,7 +18,6 @@ import (
 	"staddle.internal/cli/internal/follow"
 	"staddle.internal/cli/internal/output"
 	"staddle.internal/cli/internal/sandbox"
-	"staddle.internal/cli/internal/target"
 )
 
 type logsOptions struct {
@@ -53,8 +51,9 @@ whole, each behind where it is from; one over 1 MiB in pieces of that. In JSON e
 is an object with sandbox, container, attempt, stream, offset, time and text, or bytes in
 base64 where they are no UTF-8; partial says that no end of a line follows.
 
-The output is kept by the node: this reads it from the node's own socket, which
-root may and the members of the group staddle-admin.`,
+The output is kept by the node that has the sandbox: this reads it from the node's own
+socket, which root may and the members of the group staddle-admin, and that of other nodes
+through their gateways, which operators of the cluster may.`,
 		RunE: func(cmd *cobra.Command, given []string) error {
 			o.refs = given
 			if !cmd.Flags().Changed("tail") {
@@ -73,7 +72,7 @@ root may and the members of the group staddle-admin.`,
 	f.StringVar(&o.since, "since", "", "leave out what is older: a `TIME` such as 2026-01-31T10:00:00Z, or how long ago, such as 10m")
 	f.Int64VarP(&o.tail, "tail", "n", 0, "`NUMBER` of lines to begin with, the last (default: all that are kept)")
 	f.BoolVarP(&o.times, "timestamps", "t", false, "put before each line when it was written, in UTC and to the second or better")
-	f.StringVarP(&o.selector, "selector", "l", "", "`SELECTOR` of sandboxes by their labels, such as app=web,tier!=db")
+	f.StringVarP(&o.selector, "selector", "l", "", "`SELECTOR` of sandboxes by their labels, such as app=web,tier=front")
 	completeFlags(c, map[string][]cobra.Completion{"stream": {"stdout", "stderr", "both"}})
 	return c
 }
@@ -139,34 +138,33 @@ func (a *app) logs(ctx context.Context, o logsOptions) (err error) {
 	if err != nil {
 		return err
 	}
-	host, err := settings.Node(ctx)
+	found := newLogSources(settings)
+	defer func() { err = errors.Join(err, found.close()) }()
+	readings, err := a.readings(ctx, found, o)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, host.Close()) }()
-	readings, err := a.readings(ctx, settings, host, o)
-	if err != nil {
-		return err
-	}
-	return a.readLogs(ctx, host, readings, req, o)
+	return a.readLogs(ctx, readings, req, o)
 }
 
 // reading is one container whose output is shown.
 type reading struct {
 	uid, sandbox, container string
+	host                    follow.Host
+	err                     error // why it cannot be read
 }
 
 // readings lists what the options are about.
-func (a *app) readings(ctx context.Context, settings *target.Settings, host *target.Node, o logsOptions) ([]reading, error) {
-	var found []sandbox.Sandbox
+func (a *app) readings(ctx context.Context, sources *logSources, o logsOptions) ([]reading, error) {
+	var found []located
 	if o.selector != "" {
 		var err error
-		if found, err = selected(ctx, settings, o.selector); err != nil {
+		if found, err = sources.selected(ctx, o.selector); err != nil {
 			return nil, err
 		}
 	}
 	for _, ref := range o.refs {
-		s, err := a.findForLogs(ctx, settings, host, ref)
+		s, err := sources.find(ctx, ref)
 		if err != nil {
 			return nil, err
 		}
@@ -174,7 +172,7 @@ func (a *app) readings(ctx context.Context, settings *target.Settings, host *tar
 	}
 	var all []reading
 	for i := range found {
-		s := &found[i]
+		s := &found[i].Sandbox
 		names := []string{o.container}
 		if o.allContainers || o.selector != "" && o.container == "" {
 			names = lasting(s)
@@ -182,7 +180,7 @@ func (a *app) readings(ctx context.Context, settings *target.Settings, host *tar
 			return nil, err
 		}
 		for _, name := range names {
-			all = append(all, reading{s.UID, s.Name, name})
+			all = append(all, reading{s.UID, s.Name, name, found[i].host, found[i].err})
 		}
 	}
 	if len(all) > maxReadings {
@@ -191,32 +189,9 @@ func (a *app) readings(ctx context.Context, settings *target.Settings, host *tar
 	return all, nil
 }
 
-// selected lists the sandboxes that a selector takes, as the coordinator finds them.
-func selected(ctx context.Context, settings *target.Settings, selector string) (found []sandbox.Sandbox, err error) {
-	if settings.Direct {
-		return nil, exit.BadUsage("--selector: only a coordinator is asked for labels; leave out --node-socket, or name the sandboxes")
-	}
-	cluster, err := settings.Cluster(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, cluster.Close()) }()
-	records, err := cluster.Records(ctx, resourcev1.Kind_KIND_SANDBOX, selector)
-	if err != nil {
-		return nil, err
-	}
-	if len(records) == 0 {
-		return nil, exit.Try(fault.New(fault.NotFound, "no sandbox has labels that match %q", selector), "staddle get sandbox -l %s", selector)
-	}
-	for _, r := range records {
-		found = append(found, sandbox.FromRecord(r))
-	}
-	return found, nil
-}
-
 // readLogs shows all readings: one after the other, or when following at once. What
 // cannot be read does not keep the others from being shown.
-func (a *app) readLogs(ctx context.Context, host *target.Node, all []reading, req follow.Request, o logsOptions) error {
+func (a *app) readLogs(ctx context.Context, all []reading, req follow.Request, o logsOptions) error {
 	turn := &sync.Mutex{}
 	errs := make([]error, len(all))
 	show := func(i int) {
@@ -229,7 +204,9 @@ func (a *app) readLogs(ctx context.Context, host *target.Node, all []reading, re
 		if len(all) > 1 {
 			out.Lines.Prefix = r.sandbox + "/" + r.container + " "
 		}
-		errs[i] = follow.Run(ctx, host, req, out)
+		if errs[i] = r.err; r.err == nil {
+			errs[i] = follow.Run(ctx, r.host, req, out)
+		}
 		if errs[i] != nil && len(all) > 1 {
 			errs[i] = fmt.Errorf("logs of %s/%s: %w", r.sandbox, r.container, errs[i])
 		}
@@ -255,24 +232,6 @@ func lasting(s *sandbox.Sandbox) []string {
 		}
 	}
 	return names
-}
-
-// findForLogs looks at the node first: it has the output, also when no
-// coordinator can be reached. What the node does not know, the coordinator may.
-func (a *app) findForLogs(ctx context.Context, settings *target.Settings, host *target.Node, ref string) (sandbox.Sandbox, error) {
-	s, err := host.Find(ctx, ref)
-	if settings.Direct || fault.KindOf(err) != fault.NotFound {
-		return s, err
-	}
-	cluster, dialErr := settings.Cluster(ctx)
-	if dialErr != nil {
-		return s, err // the node's answer; the coordinator could only have said where else it is
-	}
-	record, findErr := cluster.Find(ctx, ref)
-	if findErr == nil {
-		findErr = elsewhere(ctx, cluster, record)
-	}
-	return s, errors.Join(findErr, cluster.Close())
 }
 
 func streamOf(word string) (sandboxhostv1.LogStream, error) {

@@ -125,25 +125,3 @@ func (n *Node) Images(ctx context.Context) ([]*sandboxhostv1.Image, error) {
 		}
 	}
 }
-
-// Logs opens a stream of output.
-func (n *Node) Logs(ctx context.Context, req *sandboxhostv1.ReadLogsRequest, emit func(*sandboxhostv1.ReadLogsResponse) error) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	stream, err := n.host.ReadLogs(ctx, req)
-	if err != nil {
-		return wrap(err, "read logs")
-	}
-	for {
-		msg, err := stream.Recv()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return ended("read logs", err)
-		}
-		if err := emit(msg); err != nil {
-			return err
-		}
-	}
-}

@@ -126,11 +126,11 @@ func testRoutes() routes {
 	return routes{
 		processes: []string{"target", self},
 		services: []service{
-			{&grpc.ServiceDesc{
+			{desc: &grpc.ServiceDesc{
 				ServiceName: "test.Echo", Methods: []grpc.MethodDesc{{MethodName: "Say"}},
 				Streams: []grpc.StreamDesc{{StreamName: "Flow", ServerStreams: true}, {StreamName: "Collect", ClientStreams: true}},
-			}, "target"},
-			{&grpc.ServiceDesc{ServiceName: "test.Common", Methods: []grpc.MethodDesc{{MethodName: "Look"}}}, ""},
+			}, process: "target"},
+			{desc: &grpc.ServiceDesc{ServiceName: "test.Common", Methods: []grpc.MethodDesc{{MethodName: "Look"}}}},
 		},
 	}
 }

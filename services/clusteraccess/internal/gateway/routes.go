@@ -25,20 +25,23 @@ type service struct {
 	// process that serves it. Empty means that each does, and the caller names one
 	// by metadata.
 	process string
+	// only are the methods that are on the list. Empty means all.
+	only []string
 }
 
 // allowed is the allow-list: what is not here is not reached from outside. Who may
 // call which of the methods stands at the method in its contract.
 func allowed() []service {
 	return []service{
-		{&presencev1.PresenceService_ServiceDesc, "presence"},
-		{&sandboxhostv1.ExecService_ServiceDesc, "sandboxhost"},
-		{&sandboxhostv1.CopyService_ServiceDesc, "sandboxhost"},
-		{&sandboxhostv1.ForwardService_ServiceDesc, "sandboxhost"},
-		{&sandboxhostv1.StatsService_ServiceDesc, "sandboxhost"},
-		{&processv1.ProcessService_ServiceDesc, ""},
-		{&healthv1.Health_ServiceDesc, ""},
-		{&reflectionv1.ServerReflection_ServiceDesc, ""},
+		{desc: &presencev1.PresenceService_ServiceDesc, process: "presence"},
+		{desc: &sandboxhostv1.ExecService_ServiceDesc, process: "sandboxhost"},
+		{desc: &sandboxhostv1.CopyService_ServiceDesc, process: "sandboxhost"},
+		{desc: &sandboxhostv1.ForwardService_ServiceDesc, process: "sandboxhost"},
+		{desc: &sandboxhostv1.SandboxHostService_ServiceDesc, process: "sandboxhost", only: []string{"ReadLogs"}},
+		{desc: &sandboxhostv1.StatsService_ServiceDesc, process: "sandboxhost"},
+		{desc: &processv1.ProcessService_ServiceDesc},
+		{desc: &healthv1.Health_ServiceDesc},
+		{desc: &reflectionv1.ServerReflection_ServiceDesc},
 	}
 }
 
@@ -69,9 +72,9 @@ type route struct {
 func (r routes) find(fullMethod string, named []string) (route, error) {
 	name, method, _ := strings.Cut(strings.TrimPrefix(fullMethod, "/"), "/")
 	i := slices.IndexFunc(r.services, func(s service) bool { return s.desc.ServiceName == name })
-	if i < 0 {
-		return route{}, fault.WithReason(fault.New(fault.Denied, "forward %.200s: the gateway does not pass on %.200q; it passes on %s",
-			fullMethod, name, r.names()), "NOT_LISTED")
+	if i < 0 || len(r.services[i].only) > 0 && !slices.Contains(r.services[i].only, method) {
+		return route{}, fault.WithReason(fault.New(fault.Denied, "forward %.200s: the gateway does not pass that on; it passes on %s",
+			fullMethod, r.names()), "NOT_LISTED")
 	}
 	process, err := r.target(r.services[i], fullMethod, named)
 	if err != nil {
@@ -105,6 +108,9 @@ func (r routes) names() string {
 	names := make([]string, len(r.services))
 	for i, s := range r.services {
 		names[i] = s.desc.ServiceName
+		if len(s.only) > 0 {
+			names[i] += " (" + strings.Join(s.only, ", ") + ")"
+		}
 	}
 	return strings.Join(names, ", ")
 }

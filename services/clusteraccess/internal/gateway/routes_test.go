@@ -29,6 +29,8 @@ func TestRoutes_Find(t *testing.T) {
 		{"/staddle.sandboxhost.v1.StatsService/WatchStats", []string{"sandboxhost"}, route{"sandboxhost", true}, 0},
 		{"/staddle.sandboxhost.v1.SandboxHostService/ListSandboxes", []string{"sandboxhost"}, route{}, fault.Denied},
 		{"/staddle.presence.v1.PresenceService/GetPresence", []string{"storage"}, route{}, fault.Invalid},
+		{"/staddle.sandboxhost.v1.SandboxHostService/ReadLogs", nil, route{"sandboxhost", true}, 0},
+		{"/staddle.sandboxhost.v1.SandboxHostService/EnsureSandbox", nil, route{}, fault.Denied},
 		{"/staddle.sandboxhost.v1.ExecService/Exec", nil, route{"sandboxhost", true}, 0},
 		{"/staddle.sandboxhost.v1.ForwardService/Forward", nil, route{"sandboxhost", true}, 0},
 		{"/staddle.sandboxhost.v1.CopyService/CopyOut", nil, route{"sandboxhost", true}, 0},

@@ -2,7 +2,6 @@ package api
 
 import (
 	"errors"
-	"strings"
 	"testing"
 	"time"
 
@@ -132,33 +131,5 @@ func TestDeleted(t *testing.T) {
 	}
 	if _, err := deleted(sandbox(nil), &coordinatorv1.DeleteResourceRequest{Uid: "uid-0"}); !errors.Is(err, fault.NotFound) {
 		t.Errorf("another life of the name: got %v, want NotFound", err)
-	}
-}
-
-func TestParseSelector(t *testing.T) {
-	for _, c := range []struct {
-		text    string
-		labels  map[string]string
-		matches bool
-		valid   bool
-	}{
-		{"", nil, true, true},
-		{"a=1", map[string]string{"a": "1", "b": "2"}, true, true},
-		{"a=1,b=2", map[string]string{"a": "1"}, false, true},
-		{"a=", map[string]string{"a": ""}, true, true},
-		{"a=", nil, false, true},
-		{"a=1=2", map[string]string{"a": "1=2"}, true, true},
-		{"a", nil, false, false},
-		{"=1", nil, false, false},
-		{"a=1,a=2", nil, false, false},
-		{strings.Repeat("a=1,", 64) + "a=1", nil, false, false},
-	} {
-		s, err := parseSelector(c.text)
-		if (err == nil) != c.valid {
-			t.Errorf("%.20q: got %v, want valid %t", c.text, err, c.valid)
-		}
-		if err == nil && s.matches(&resourcev1.Resource{Meta: &resourcev1.Metadata{Labels: c.labels}}) != c.matches {
-			t.Errorf("%q on %v: want %t", c.text, c.labels, c.matches)
-		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	coordinatorv1 "staddle.internal/proto/gen/staddle/coordinator/v1"
 
 	"staddle.internal/kit/fault"
+	"staddle.internal/kit/selector"
 
 	"staddle.internal/services/coordinator/internal/record"
 	"staddle.internal/services/coordinator/internal/rights"
@@ -40,7 +41,7 @@ func (s *Resources) ListResources(ctx context.Context, req *coordinatorv1.ListRe
 	if err := c.May(rights.Read, req.GetKind()); err != nil {
 		return nil, err
 	}
-	want, err := parseSelector(req.GetLabelSelector())
+	want, err := selector.Parse(req.GetLabelSelector())
 	if err != nil {
 		return nil, err
 	}
@@ -48,7 +49,7 @@ func (s *Resources) ListResources(ctx context.Context, req *coordinatorv1.ListRe
 	if err != nil {
 		return nil, err
 	}
-	p := &page{limit: pageSize(req.GetPageSize()), keep: func(r *record.Resource) bool { return c.Sees(r) && want.matches(r) }}
+	p := &page{limit: pageSize(req.GetPageSize()), keep: func(r *record.Resource) bool { return c.Sees(r) && want.Matches(r.GetMeta().GetLabels()) }}
 	more, err := s.fill(ctx, p, &at)
 	if err != nil {
 		return nil, err

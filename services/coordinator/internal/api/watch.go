@@ -10,6 +10,7 @@ import (
 	coordinatorv1 "staddle.internal/proto/gen/staddle/coordinator/v1"
 
 	"staddle.internal/kit/fault"
+	"staddle.internal/kit/selector"
 
 	"staddle.internal/services/coordinator/internal/mirror"
 	"staddle.internal/services/coordinator/internal/record"
@@ -24,7 +25,7 @@ type watcher struct {
 	caller rights.Caller
 	from   string // the machine and boot of a node
 	kinds  map[record.Kind]bool
-	want   selector
+	want   selector.Selector
 	out    stream
 }
 
@@ -39,7 +40,7 @@ func (s *Resources) WatchResources(req *coordinatorv1.WatchResourcesRequest, out
 		return err
 	}
 	w := &watcher{caller: c, from: req.GetInstance(), kinds: map[record.Kind]bool{}, out: out}
-	if w.want, err = parseSelector(req.GetLabelSelector()); err != nil {
+	if w.want, err = selector.Parse(req.GetLabelSelector()); err != nil {
 		return err
 	}
 	kinds := req.GetKinds()
@@ -149,7 +150,7 @@ func (s *Resources) follow(reader *mirror.Reader, w *watcher) error {
 }
 
 func (w *watcher) sees(r *record.Resource) bool {
-	return r != nil && w.kinds[record.Body(r)] && w.caller.Sees(r) && w.want.matches(r)
+	return r != nil && w.kinds[record.Body(r)] && w.caller.Sees(r) && w.want.Matches(r.GetMeta().GetLabels())
 }
 
 // event sends one change as this watcher sees it: what leaves its view is gone

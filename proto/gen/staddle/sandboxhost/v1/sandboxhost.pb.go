@@ -1284,7 +1284,7 @@ const file_staddle_sandboxhost_v1_sandboxhost_proto_rawDesc = "" +
 	"\tLogStream\x12\x1a\n" +
 	"\x16LOG_STREAM_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11LOG_STREAM_STDOUT\x10\x01\x12\x15\n" +
-	"\x11LOG_STREAM_STDERR\x10\x022\xe4\x06\n" +
+	"\x11LOG_STREAM_STDERR\x10\x022\xe7\x06\n" +
 	"\x12SandboxHostService\x12y\n" +
 	"\rEnsureSandbox\x12,.staddle.sandboxhost.v1.EnsureSandboxRequest\x1a-.staddle.sandboxhost.v1.EnsureSandboxResponse\"\v\x8a\xb5\x18\x04\n" +
 	"\x02\x01\x06\x90\x02\x02\x12y\n" +
@@ -1298,10 +1298,9 @@ const file_staddle_sandboxhost_v1_sandboxhost_proto_rawDesc = "" +
 	"\rListSandboxes\x12,.staddle.sandboxhost.v1.ListSandboxesRequest\x1a-.staddle.sandboxhost.v1.ListSandboxesResponse\"\f\x8a\xb5\x18\x05\n" +
 	"\x03\x01\x06\x04\x90\x02\x01\x12\x80\x01\n" +
 	"\x0eWatchSandboxes\x12-.staddle.sandboxhost.v1.WatchSandboxesRequest\x1a..staddle.sandboxhost.v1.WatchSandboxesResponse\"\r\x8a\xb5\x18\x06\n" +
-	"\x04\x01\x06\x04\a\x90\x02\x010\x01\x12k\n" +
-	"\bReadLogs\x12'.staddle.sandboxhost.v1.ReadLogsRequest\x1a(.staddle.sandboxhost.v1.ReadLogsResponse\"\n" +
-	"\x8a\xb5\x18\x03\n" +
-	"\x01\x01\x90\x02\x010\x01B\xe9\x01\n" +
+	"\x04\x01\x06\x04\a\x90\x02\x010\x01\x12n\n" +
+	"\bReadLogs\x12'.staddle.sandboxhost.v1.ReadLogsRequest\x1a(.staddle.sandboxhost.v1.ReadLogsResponse\"\r\x8a\xb5\x18\x06\n" +
+	"\x01\x01\x12\x01\x01\x90\x02\x010\x01B\xe9\x01\n" +
 	"\x1acom.staddle.sandboxhost.v1B\x10SandboxhostProtoP\x01Z?staddle.internal/proto/gen/staddle/sandboxhost/v1;sandboxhostv1\xa2\x02\x03SSX\xaa\x02\x16Staddle.Sandboxhost.V1\xca\x02\x16Staddle\\Sandboxhost\\V1\xe2\x02\"Staddle\\Sandboxhost\\V1\\GPBMetadata\xea\x02\x18Staddle::Sandboxhost::V1b\x06proto3"
 
 var (

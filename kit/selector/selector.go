@@ -1,21 +1,24 @@
-package api
+// Package selector owns how people say by labels which records they mean.
+//
+// It must never know what a record is. It stands outside the trail; the coordinator and
+// the command line read selectors with it.
+package selector
 
 import (
 	"strings"
 
 	"staddle.internal/kit/fault"
-
-	"staddle.internal/services/coordinator/internal/record"
 )
 
 // maxTerms bounds a selector; records have at most 64 labels.
 const maxTerms = 64
 
-// selector is what labels a record must have.
-type selector map[string]string
+// Selector is what labels a record must have. None selects all.
+type Selector map[string]string
 
-// parseSelector reads "key=value,key2=value2". A value may be empty, a key not.
-func parseSelector(text string) (selector, error) {
+// Parse reads "key=value,key2=value2". A value may be empty, a key not; anything else
+// is fault.Invalid.
+func Parse(text string) (Selector, error) {
 	if text == "" {
 		return nil, nil
 	}
@@ -23,10 +26,10 @@ func parseSelector(text string) (selector, error) {
 	if len(terms) > maxTerms {
 		return nil, fault.New(fault.Invalid, "read label_selector: it has %d terms, at most %d are allowed", len(terms), maxTerms)
 	}
-	s := selector{}
+	s := Selector{}
 	for _, term := range terms {
 		key, value, ok := strings.Cut(term, "=")
-		if !ok || key == "" {
+		if !ok || key == "" || strings.HasSuffix(key, "!") {
 			return nil, fault.New(fault.Invalid, "read label_selector: %.80q is not key=value", term)
 		}
 		if before, twice := s[key]; twice && before != value {
@@ -37,8 +40,8 @@ func parseSelector(text string) (selector, error) {
 	return s, nil
 }
 
-func (s selector) matches(r *record.Resource) bool {
-	labels := r.GetMeta().GetLabels()
+// Matches says whether labels have all that is asked for.
+func (s Selector) Matches(labels map[string]string) bool {
 	for k, v := range s {
 		if got, ok := labels[k]; !ok || got != v {
 			return false

@@ -102,7 +102,7 @@ func build(_ context.Context, p *process.Process) ([]run.Member, error) {
 	services := newServices(p, notes, h, eng)
 	api.RegisterServices(p.Server.GRPC(), services)
 	names := dns.NewNames()
-	people := exec.New(h, eng, p.Log)
+	people := exec.New(h, eng, eng.Logs(), p.Log)
 	people.Register(p.Server.GRPC())
 	ports := forward.New(h, eng, p.Log)
 	ports.Register(p.Server.GRPC())

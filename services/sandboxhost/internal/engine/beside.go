@@ -6,6 +6,7 @@ import (
 	"syscall"
 
 	"staddle.internal/kit/id"
+	"staddle.internal/services/sandboxhost/internal/inlet"
 )
 
 // TerminalSize is the size of a terminal in characters.
@@ -62,6 +63,36 @@ type Process interface {
 	// and removes all that was made for it. What it has left running goes on if
 	// it had ended by itself. ctx bounds it.
 	Close(ctx context.Context) error
+}
+
+// Main is the main process of a container, to which somebody attaches.
+type Main struct {
+	// UID of the sandbox, and ContainerID of its container.
+	UID         id.Sandbox
+	ContainerID string
+	// Terminal says whether it has one.
+	Terminal bool
+	// Input is what somebody sends to it; nil for nothing. Of one container there is one at a time.
+	Input *inlet.Input
+}
+
+// Attached is a hold on a main process. Its Stdin may be used by one goroutine, and the rest
+// by any.
+type Attached interface {
+	// Stdin is what it reads; nil without. Writing waits while it does not read; what it never
+	// will read is dropped.
+	Stdin() io.Writer
+	// Taken is how many bytes of the input were taken since it began, earlier holds included.
+	Taken() uint64
+	// EndStdin ends its standard input for good, after all that was written to it. Invalid
+	// in a terminal. Safe to repeat.
+	EndStdin(ctx context.Context) error
+	// Resize gives its terminal another size. One that has ended is success.
+	Resize(ctx context.Context, size TerminalSize) error
+	// Signal sends a signal to it. One that has ended is success.
+	Signal(ctx context.Context, signal syscall.Signal) error
+	// Close lets go of it. A Write that waits fails.
+	Close() error
 }
 
 // Ended is how a Process has ended.

@@ -2,7 +2,8 @@
 // processes there.
 //
 // A session is one call: its process, a goroutine for each direction, and a bounded
-// buffer for input. It ends with its process, or ends that when its caller goes.
+// buffer for input. It ends with its process, or ends that when its caller goes; a main
+// process, to which somebody only attaches, goes on.
 // Removing what was made for a process takes time that no caller waits for, and must be
 // done whoever goes: Run owns that, and what an earlier life of the host has left.
 //
@@ -24,7 +25,9 @@ import (
 	"staddle.internal/kit/fault"
 	"staddle.internal/kit/id"
 	"staddle.internal/kit/logging"
+	"staddle.internal/kit/watch"
 	"staddle.internal/services/sandboxhost/internal/engine"
+	"staddle.internal/services/sandboxhost/internal/logs"
 
 	sandboxhostv1 "staddle.internal/proto/gen/staddle/sandboxhost/v1"
 )
@@ -46,6 +49,13 @@ var closeAgain = backoff.Policy{Initial: 100 * time.Millisecond, Cap: 5 * time.S
 // states tells how sandboxes are; a *host.Host.
 type states interface {
 	Get(uid id.Sandbox) (*sandboxhostv1.SandboxState, error)
+	States() *watch.Hub[id.Sandbox, *sandboxhostv1.SandboxState]
+}
+
+// output is where the output of main processes is kept; a *logs.Store.
+type output interface {
+	// Read emits what is kept from a position on, and with Follow what comes.
+	Read(ctx context.Context, at logs.Position, mode logs.Mode, emit func(logs.Chunk) error) error
 }
 
 // Runtime runs processes beside the main ones of containers; a *containerd.Engine.
@@ -54,6 +64,11 @@ type Runtime interface {
 	Open(ctx context.Context, b engine.Beside) (engine.Process, error)
 	// Left lists those that an earlier life of this process has left.
 	Left() ([]engine.LeftProcess, error)
+	// Attach takes hold of a main one. Conflict with reason NOT_RUNNING: its container is gone.
+	Attach(ctx context.Context, m engine.Main) (engine.Attached, error)
+	// AdoptInput takes over the input of main ones that an earlier life has left on its way. It
+	// is called once, before Attach.
+	AdoptInput(ctx context.Context) error
 }
 
 // Server implements ExecService.
@@ -61,22 +76,25 @@ type Server struct {
 	sandboxhostv1.UnimplementedExecServiceServer
 	host    states
 	runtime Runtime
+	output  output
 	log     *slog.Logger
 
 	parting chan parting   // to Run, which does what is left to do
 	over    chan struct{}  // closed when Run takes no more
 	pumps   sync.WaitGroup // sessions and what they have begun
 
-	mu       sync.Mutex // guards what follows
-	open     map[id.Sandbox]int
-	stopping bool // no more sessions may be entered
+	mu       sync.Mutex         // guards what follows
+	open     map[id.Sandbox]int // begun processes
+	attached map[id.Sandbox]int // callers
+	inputs   map[string]*holder // by container
+	stopping bool               // no more sessions may be entered
 }
 
 // New returns the service. It does nothing before Run.
-func New(host states, runtime Runtime, log *slog.Logger) *Server {
+func New(host states, runtime Runtime, output output, log *slog.Logger) *Server {
 	return &Server{
-		host: host, runtime: runtime, log: log,
-		parting: make(chan parting), over: make(chan struct{}), open: map[id.Sandbox]int{},
+		host: host, runtime: runtime, output: output, log: log, parting: make(chan parting), over: make(chan struct{}),
+		open: map[id.Sandbox]int{}, attached: map[id.Sandbox]int{}, inputs: map[string]*holder{},
 	}
 }
 
@@ -97,6 +115,9 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 	left, err := s.runtime.Left()
 	if err != nil {
 		return err
+	}
+	if err := s.runtime.AdoptInput(ctx); err != nil {
+		s.log.Warn("input of an earlier process not taken over", logging.Err(err))
 	}
 	var jobs sync.WaitGroup
 	defer s.leave()
@@ -170,8 +191,12 @@ func (s *Server) close(ctx context.Context, p engine.Process) error {
 func (s *Server) count(uid id.Sandbox, by int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.open[uid] += by; s.open[uid] <= 0 {
-		delete(s.open, uid)
+	add(s.open, uid, by)
+}
+
+func add(counts map[id.Sandbox]int, uid id.Sandbox, by int) {
+	if counts[uid] += by; counts[uid] <= 0 {
+		delete(counts, uid)
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"staddle.internal/kit/fault"
 	"staddle.internal/kit/id"
+	"staddle.internal/kit/watch"
 	"staddle.internal/services/sandboxhost/internal/engine"
 
 	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
@@ -105,11 +106,18 @@ type fakeRuntime struct {
 	process *fakeProcess
 	asked   engine.Beside
 	left    []engine.LeftProcess
+	attach  func(engine.Main) (engine.Attached, error)
 }
 
 func (r *fakeRuntime) Open(_ context.Context, b engine.Beside) (engine.Process, error) {
 	r.asked = b
 	return r.process, nil
+}
+
+func (r *fakeRuntime) AdoptInput(context.Context) error { return nil }
+
+func (r *fakeRuntime) Attach(_ context.Context, m engine.Main) (engine.Attached, error) {
+	return r.attach(m)
 }
 
 func (r *fakeRuntime) Left() ([]engine.LeftProcess, error) { return r.left, nil }
@@ -123,6 +131,8 @@ func (o oneSandbox) Get(uid id.Sandbox) (*sandboxhostv1.SandboxState, error) {
 	}
 	return o.state, nil
 }
+
+func (oneSandbox) States() *watch.Hub[id.Sandbox, *sandboxhostv1.SandboxState] { return nil }
 
 const uid = "01ARZ3NDEKTSV4RRFFQ69G5FAV"
 
@@ -186,7 +196,7 @@ func inBubble(t *testing.T, p *fakeProcess, start *sandboxhostv1.ExecStart, f fu
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		runtime := &fakeRuntime{process: p}
-		s := New(oneSandbox{box()}, runtime, slog.New(slog.DiscardHandler))
+		s := New(oneSandbox{box()}, runtime, nil, slog.New(slog.DiscardHandler))
 		ctx, stop := context.WithCancel(t.Context())
 		over, ready := make(chan error, 1), make(chan struct{})
 		go func() { over <- s.Run(ctx, func() { close(ready) }) }() // waited for below

@@ -59,7 +59,7 @@ func placeOf(state *sandboxhostv1.SandboxState, name string) (place, error) {
 		why = ": " + why
 	}
 	return place{}, fault.WithReason(fault.New(fault.Conflict, "sandbox %s: container %s does not run, its phase is %s%s",
-		state.GetName(), name, strings.TrimPrefix(status.GetPhase().String(), "SANDBOX_PHASE_"), why), "NOT_RUNNING")
+		state.GetName(), name, strings.TrimPrefix(status.GetPhase().String(), "SANDBOX_PHASE_"), why), reasonNotRunning)
 }
 
 // besideOf is what the engine is asked for.

@@ -2,10 +2,12 @@ package logs
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sort"
 	"time"
 )
@@ -31,6 +33,11 @@ func begin(ctx context.Context, cursors []*cursor, mode Mode, emit func(Chunk) e
 			return err
 		}
 	}
+	if mode.MaxTail > 0 {
+		if err := shorten(cursors, mode.MaxTail); err != nil {
+			return err
+		}
+	}
 	for _, c := range cursors {
 		if err := c.close(); err != nil { // it is not the segment that the offset is in
 			return err
@@ -40,6 +47,38 @@ func begin(ctx context.Context, cursors []*cursor, mode Mode, emit func(Chunk) e
 		}
 	}
 	return nil
+}
+
+// shorten moves the cursors on where they are further from the ends than most bytes together. Each
+// has the same share of that, and what another leaves of its own.
+func shorten(cursors []*cursor, most int64) error {
+	lengths := make([]int64, len(cursors))
+	for i, c := range cursors {
+		end, err := c.knownEnd()
+		if err != nil {
+			return err
+		}
+		lengths[i] = max(0, end-c.offset)
+	}
+	for i, share := range shares(lengths, most) {
+		cursors[i].offset += lengths[i] - share
+	}
+	return nil
+}
+
+// shares divides most among some lengths: what one does not need is the others'.
+func shares(lengths []int64, most int64) []int64 {
+	order := make([]int, len(lengths))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(a, b int) int { return cmp.Compare(lengths[a], lengths[b]) })
+	given := make([]int64, len(lengths))
+	for n, i := range order {
+		given[i] = min(lengths[i], most/int64(len(order)-n))
+		most -= given[i]
+	}
+	return given
 }
 
 // knownEnd is the end of what the cursor may read now.

@@ -51,6 +51,8 @@ type Mode struct {
 	Since time.Time
 	// Tail leaves out all but that many lines. Negative leaves out nothing.
 	Tail int
+	// MaxTail bounds the bytes of that, together with Tail. 0 means no bound.
+	MaxTail int64
 	// Timed gives no chunk that spans two entries of the index.
 	Timed bool
 	// Idle, if not nil, is called when all that is there was sent and before more is

@@ -723,8 +723,8 @@ type ContainerSpec struct {
 	// True gives it a terminal. What it writes there, to either stream, is kept as
 	// standard output, with the line ends of a terminal.
 	Tty bool `protobuf:"varint,18,opt,name=tty,proto3" json:"tty,omitempty"`
-	// True keeps its standard input open: a program that reads it waits. Otherwise it
-	// is at its end from the beginning.
+	// True keeps its standard input open: a program that reads it waits until somebody who is
+	// attached sends something, or ends it. Otherwise it is at its end from the beginning.
 	Stdin bool `protobuf:"varint,19,opt,name=stdin,proto3" json:"stdin,omitempty"`
 	// True starts it under staddle-init, a small first process of 3 MiB and 8 threads
 	// that counts against its limits: it hands signals on, takes in the ends of processes

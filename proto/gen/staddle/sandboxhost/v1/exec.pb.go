@@ -582,6 +582,584 @@ func (*ExecResponse_StdinTaken) isExecResponse_Frame() {}
 
 func (*ExecResponse_Exit) isExecResponse_Frame() {}
 
+// AttachFrom says where an earlier call ended, or where a life is to be shown from.
+type AttachFrom struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The attempt of the sandbox.
+	Attempt uint64 `protobuf:"varint,1,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	// The first byte of standard output that is wanted. 0 means from the beginning.
+	StdoutOffset int64 `protobuf:"varint,2,opt,name=stdout_offset,json=stdoutOffset,proto3" json:"stdout_offset,omitempty"`
+	// The same of standard error.
+	StderrOffset  int64 `protobuf:"varint,3,opt,name=stderr_offset,json=stderrOffset,proto3" json:"stderr_offset,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AttachFrom) Reset() {
+	*x = AttachFrom{}
+	mi := &file_staddle_sandboxhost_v1_exec_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AttachFrom) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AttachFrom) ProtoMessage() {}
+
+func (x *AttachFrom) ProtoReflect() protoreflect.Message {
+	mi := &file_staddle_sandboxhost_v1_exec_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AttachFrom.ProtoReflect.Descriptor instead.
+func (*AttachFrom) Descriptor() ([]byte, []int) {
+	return file_staddle_sandboxhost_v1_exec_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *AttachFrom) GetAttempt() uint64 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *AttachFrom) GetStdoutOffset() int64 {
+	if x != nil {
+		return x.StdoutOffset
+	}
+	return 0
+}
+
+func (x *AttachFrom) GetStderrOffset() int64 {
+	if x != nil {
+		return x.StderrOffset
+	}
+	return 0
+}
+
+// AttachStart says to what to attach.
+type AttachStart struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Uid of the sandbox.
+	Uid string `protobuf:"bytes,1,opt,name=uid,proto3" json:"uid,omitempty"`
+	// Name of the container. May be empty when the sandbox has only one.
+	Container string `protobuf:"bytes,2,opt,name=container,proto3" json:"container,omitempty"`
+	// How many of the last lines of what was written before are sent, of both streams together,
+	// and no more than 64 KiB. Unset means 100. Not together with from.
+	TailLines *uint32 `protobuf:"varint,3,opt,name=tail_lines,json=tailLines,proto3,oneof" json:"tail_lines,omitempty"`
+	// Shows a certain life from certain bytes on, all that is kept of them. Unset means the life
+	// that runs, with the tail of what it wrote.
+	From *AttachFrom `protobuf:"bytes,4,opt,name=from,proto3" json:"from,omitempty"`
+	// True when the caller sends standard input. The container's spec must have it too.
+	Stdin bool `protobuf:"varint,5,opt,name=stdin,proto3" json:"stdin,omitempty"`
+	// Names the input, so that it can be resumed: a ULID that the caller chooses and
+	// never uses for other input. Empty means that it cannot be resumed. Only with stdin.
+	InputId string `protobuf:"bytes,6,opt,name=input_id,json=inputId,proto3" json:"input_id,omitempty"`
+	// True when an earlier call had this input_id and was answered with started. A call that still
+	// has it is ended. Only with input_id.
+	Resumed bool `protobuf:"varint,7,opt,name=resumed,proto3" json:"resumed,omitempty"`
+	// Gives the container's terminal this size, whoever else is attached. Ignored
+	// without a terminal. Unset leaves the size as it is.
+	Size          *TerminalSize `protobuf:"bytes,8,opt,name=size,proto3" json:"size,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AttachStart) Reset() {
+	*x = AttachStart{}
+	mi := &file_staddle_sandboxhost_v1_exec_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AttachStart) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AttachStart) ProtoMessage() {}
+
+func (x *AttachStart) ProtoReflect() protoreflect.Message {
+	mi := &file_staddle_sandboxhost_v1_exec_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AttachStart.ProtoReflect.Descriptor instead.
+func (*AttachStart) Descriptor() ([]byte, []int) {
+	return file_staddle_sandboxhost_v1_exec_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *AttachStart) GetUid() string {
+	if x != nil {
+		return x.Uid
+	}
+	return ""
+}
+
+func (x *AttachStart) GetContainer() string {
+	if x != nil {
+		return x.Container
+	}
+	return ""
+}
+
+func (x *AttachStart) GetTailLines() uint32 {
+	if x != nil && x.TailLines != nil {
+		return *x.TailLines
+	}
+	return 0
+}
+
+func (x *AttachStart) GetFrom() *AttachFrom {
+	if x != nil {
+		return x.From
+	}
+	return nil
+}
+
+func (x *AttachStart) GetStdin() bool {
+	if x != nil {
+		return x.Stdin
+	}
+	return false
+}
+
+func (x *AttachStart) GetInputId() string {
+	if x != nil {
+		return x.InputId
+	}
+	return ""
+}
+
+func (x *AttachStart) GetResumed() bool {
+	if x != nil {
+		return x.Resumed
+	}
+	return false
+}
+
+func (x *AttachStart) GetSize() *TerminalSize {
+	if x != nil {
+		return x.Size
+	}
+	return nil
+}
+
+// AttachRequest is one message of the caller.
+type AttachRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What it is.
+	//
+	// Types that are valid to be assigned to Frame:
+	//
+	//	*AttachRequest_Start
+	//	*AttachRequest_Stdin
+	//	*AttachRequest_StdinEnd
+	//	*AttachRequest_Resize
+	//	*AttachRequest_Signal
+	Frame         isAttachRequest_Frame `protobuf_oneof:"frame"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AttachRequest) Reset() {
+	*x = AttachRequest{}
+	mi := &file_staddle_sandboxhost_v1_exec_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AttachRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AttachRequest) ProtoMessage() {}
+
+func (x *AttachRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_staddle_sandboxhost_v1_exec_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
+func (*AttachRequest) Descriptor() ([]byte, []int) {
+	return file_staddle_sandboxhost_v1_exec_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *AttachRequest) GetFrame() isAttachRequest_Frame {
+	if x != nil {
+		return x.Frame
+	}
+	return nil
+}
+
+func (x *AttachRequest) GetStart() *AttachStart {
+	if x != nil {
+		if x, ok := x.Frame.(*AttachRequest_Start); ok {
+			return x.Start
+		}
+	}
+	return nil
+}
+
+func (x *AttachRequest) GetStdin() []byte {
+	if x != nil {
+		if x, ok := x.Frame.(*AttachRequest_Stdin); ok {
+			return x.Stdin
+		}
+	}
+	return nil
+}
+
+func (x *AttachRequest) GetStdinEnd() bool {
+	if x != nil {
+		if x, ok := x.Frame.(*AttachRequest_StdinEnd); ok {
+			return x.StdinEnd
+		}
+	}
+	return false
+}
+
+func (x *AttachRequest) GetResize() *TerminalSize {
+	if x != nil {
+		if x, ok := x.Frame.(*AttachRequest_Resize); ok {
+			return x.Resize
+		}
+	}
+	return nil
+}
+
+func (x *AttachRequest) GetSignal() uint32 {
+	if x != nil {
+		if x, ok := x.Frame.(*AttachRequest_Signal); ok {
+			return x.Signal
+		}
+	}
+	return 0
+}
+
+type isAttachRequest_Frame interface {
+	isAttachRequest_Frame()
+}
+
+type AttachRequest_Start struct {
+	// To what to attach: the first message.
+	Start *AttachStart `protobuf:"bytes,1,opt,name=start,proto3,oneof"`
+}
+
+type AttachRequest_Stdin struct {
+	// Bytes for standard input. The window is that of ExecRequest.stdin.
+	Stdin []byte `protobuf:"bytes,2,opt,name=stdin,proto3,oneof"`
+}
+
+type AttachRequest_StdinEnd struct {
+	// Ends the standard input of the container for good, behind all that was sent. Invalid
+	// in a terminal, which has no end: there it is Ctrl-D, the byte 4. More input is
+	// Invalid.
+	StdinEnd bool `protobuf:"varint,3,opt,name=stdin_end,json=stdinEnd,proto3,oneof"`
+}
+
+type AttachRequest_Resize struct {
+	// The terminal has another size. Ignored without a terminal, and after the end.
+	Resize *TerminalSize `protobuf:"bytes,4,opt,name=resize,proto3,oneof"`
+}
+
+type AttachRequest_Signal struct {
+	// Signal for the main process, by its number. Ignored after its end.
+	Signal uint32 `protobuf:"varint,5,opt,name=signal,proto3,oneof"`
+}
+
+func (*AttachRequest_Start) isAttachRequest_Frame() {}
+
+func (*AttachRequest_Stdin) isAttachRequest_Frame() {}
+
+func (*AttachRequest_StdinEnd) isAttachRequest_Frame() {}
+
+func (*AttachRequest_Resize) isAttachRequest_Frame() {}
+
+func (*AttachRequest_Signal) isAttachRequest_Frame() {}
+
+// AttachStarted says that the caller is attached.
+type AttachStarted struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The attempt of the sandbox that is shown.
+	Attempt uint64 `protobuf:"varint,1,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	// How many bytes of the input with this input_id were taken by earlier calls: it goes on
+	// with the one behind them.
+	StdinTaken uint64 `protobuf:"varint,2,opt,name=stdin_taken,json=stdinTaken,proto3" json:"stdin_taken,omitempty"`
+	// True when the process has ended already: input goes nowhere.
+	Ended         bool `protobuf:"varint,3,opt,name=ended,proto3" json:"ended,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AttachStarted) Reset() {
+	*x = AttachStarted{}
+	mi := &file_staddle_sandboxhost_v1_exec_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AttachStarted) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AttachStarted) ProtoMessage() {}
+
+func (x *AttachStarted) ProtoReflect() protoreflect.Message {
+	mi := &file_staddle_sandboxhost_v1_exec_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AttachStarted.ProtoReflect.Descriptor instead.
+func (*AttachStarted) Descriptor() ([]byte, []int) {
+	return file_staddle_sandboxhost_v1_exec_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *AttachStarted) GetAttempt() uint64 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *AttachStarted) GetStdinTaken() uint64 {
+	if x != nil {
+		return x.StdinTaken
+	}
+	return 0
+}
+
+func (x *AttachStarted) GetEnded() bool {
+	if x != nil {
+		return x.Ended
+	}
+	return false
+}
+
+// AttachOutput is a piece of one stream.
+type AttachOutput struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Offset of its first byte in the stream since the life began. A jump from the end of the
+	// piece before says that the bytes between are not kept.
+	Offset int64 `protobuf:"varint,1,opt,name=offset,proto3" json:"offset,omitempty"`
+	// The bytes; at most 32 KiB. None in the first piece of a stream, which says where its tail begins.
+	Data          []byte `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AttachOutput) Reset() {
+	*x = AttachOutput{}
+	mi := &file_staddle_sandboxhost_v1_exec_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AttachOutput) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AttachOutput) ProtoMessage() {}
+
+func (x *AttachOutput) ProtoReflect() protoreflect.Message {
+	mi := &file_staddle_sandboxhost_v1_exec_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AttachOutput.ProtoReflect.Descriptor instead.
+func (*AttachOutput) Descriptor() ([]byte, []int) {
+	return file_staddle_sandboxhost_v1_exec_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *AttachOutput) GetOffset() int64 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
+}
+
+func (x *AttachOutput) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+// AttachResponse is one message of the answer.
+type AttachResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What it is.
+	//
+	// Types that are valid to be assigned to Frame:
+	//
+	//	*AttachResponse_Started
+	//	*AttachResponse_Stdout
+	//	*AttachResponse_Stderr
+	//	*AttachResponse_StdinTaken
+	//	*AttachResponse_Exit
+	Frame         isAttachResponse_Frame `protobuf_oneof:"frame"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AttachResponse) Reset() {
+	*x = AttachResponse{}
+	mi := &file_staddle_sandboxhost_v1_exec_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AttachResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AttachResponse) ProtoMessage() {}
+
+func (x *AttachResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_staddle_sandboxhost_v1_exec_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AttachResponse.ProtoReflect.Descriptor instead.
+func (*AttachResponse) Descriptor() ([]byte, []int) {
+	return file_staddle_sandboxhost_v1_exec_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *AttachResponse) GetFrame() isAttachResponse_Frame {
+	if x != nil {
+		return x.Frame
+	}
+	return nil
+}
+
+func (x *AttachResponse) GetStarted() *AttachStarted {
+	if x != nil {
+		if x, ok := x.Frame.(*AttachResponse_Started); ok {
+			return x.Started
+		}
+	}
+	return nil
+}
+
+func (x *AttachResponse) GetStdout() *AttachOutput {
+	if x != nil {
+		if x, ok := x.Frame.(*AttachResponse_Stdout); ok {
+			return x.Stdout
+		}
+	}
+	return nil
+}
+
+func (x *AttachResponse) GetStderr() *AttachOutput {
+	if x != nil {
+		if x, ok := x.Frame.(*AttachResponse_Stderr); ok {
+			return x.Stderr
+		}
+	}
+	return nil
+}
+
+func (x *AttachResponse) GetStdinTaken() uint64 {
+	if x != nil {
+		if x, ok := x.Frame.(*AttachResponse_StdinTaken); ok {
+			return x.StdinTaken
+		}
+	}
+	return 0
+}
+
+func (x *AttachResponse) GetExit() *ExecExit {
+	if x != nil {
+		if x, ok := x.Frame.(*AttachResponse_Exit); ok {
+			return x.Exit
+		}
+	}
+	return nil
+}
+
+type isAttachResponse_Frame interface {
+	isAttachResponse_Frame()
+}
+
+type AttachResponse_Started struct {
+	// The caller is attached: the first message.
+	Started *AttachStarted `protobuf:"bytes,1,opt,name=started,proto3,oneof"`
+}
+
+type AttachResponse_Stdout struct {
+	// What the main process wrote to standard output, or to its terminal.
+	Stdout *AttachOutput `protobuf:"bytes,2,opt,name=stdout,proto3,oneof"`
+}
+
+type AttachResponse_Stderr struct {
+	// What it wrote to standard error.
+	Stderr *AttachOutput `protobuf:"bytes,3,opt,name=stderr,proto3,oneof"`
+}
+
+type AttachResponse_StdinTaken struct {
+	// How many bytes of this input were taken, earlier calls included, also those that
+	// nobody reads any more.
+	StdinTaken uint64 `protobuf:"varint,4,opt,name=stdin_taken,json=stdinTaken,proto3,oneof"`
+}
+
+type AttachResponse_Exit struct {
+	// It has ended, and all of its output that is kept was sent: the last message.
+	Exit *ExecExit `protobuf:"bytes,5,opt,name=exit,proto3,oneof"`
+}
+
+func (*AttachResponse_Started) isAttachResponse_Frame() {}
+
+func (*AttachResponse_Stdout) isAttachResponse_Frame() {}
+
+func (*AttachResponse_Stderr) isAttachResponse_Frame() {}
+
+func (*AttachResponse_StdinTaken) isAttachResponse_Frame() {}
+
+func (*AttachResponse_Exit) isAttachResponse_Frame() {}
+
 var File_staddle_sandboxhost_v1_exec_proto protoreflect.FileDescriptor
 
 const file_staddle_sandboxhost_v1_exec_proto_rawDesc = "" +
@@ -621,9 +1199,51 @@ const file_staddle_sandboxhost_v1_exec_proto_rawDesc = "" +
 	"\vstdin_taken\x18\x04 \x01(\x04H\x00R\n" +
 	"stdinTaken\x126\n" +
 	"\x04exit\x18\x05 \x01(\v2 .staddle.sandboxhost.v1.ExecExitH\x00R\x04exitB\a\n" +
-	"\x05frame2p\n" +
+	"\x05frame\"\x8b\x01\n" +
+	"\n" +
+	"AttachFrom\x12!\n" +
+	"\aattempt\x18\x01 \x01(\x04B\a\xbaH\x042\x02(\x01R\aattempt\x12,\n" +
+	"\rstdout_offset\x18\x02 \x01(\x03B\a\xbaH\x04\"\x02(\x00R\fstdoutOffset\x12,\n" +
+	"\rstderr_offset\x18\x03 \x01(\x03B\a\xbaH\x04\"\x02(\x00R\fstderrOffset\"\x85\x03\n" +
+	"\vAttachStart\x121\n" +
+	"\x03uid\x18\x01 \x01(\tB\x1f\xbaH\x1cr\x1a2\x18^[0-9A-HJKMNP-TV-Z]{26}$R\x03uid\x12%\n" +
+	"\tcontainer\x18\x02 \x01(\tB\a\xbaH\x04r\x02\x18 R\tcontainer\x12,\n" +
+	"\n" +
+	"tail_lines\x18\x03 \x01(\rB\b\xbaH\x05*\x03\x18\x90NH\x00R\ttailLines\x88\x01\x01\x126\n" +
+	"\x04from\x18\x04 \x01(\v2\".staddle.sandboxhost.v1.AttachFromR\x04from\x12\x14\n" +
+	"\x05stdin\x18\x05 \x01(\bR\x05stdin\x12=\n" +
+	"\binput_id\x18\x06 \x01(\tB\"\xbaH\x1f\xd8\x01\x01r\x1a2\x18^[0-9A-HJKMNP-TV-Z]{26}$R\ainputId\x12\x18\n" +
+	"\aresumed\x18\a \x01(\bR\aresumed\x128\n" +
+	"\x04size\x18\b \x01(\v2$.staddle.sandboxhost.v1.TerminalSizeR\x04sizeB\r\n" +
+	"\v_tail_lines\"\x8c\x02\n" +
+	"\rAttachRequest\x12;\n" +
+	"\x05start\x18\x01 \x01(\v2#.staddle.sandboxhost.v1.AttachStartH\x00R\x05start\x12!\n" +
+	"\x05stdin\x18\x02 \x01(\fB\t\xbaH\x06z\x04\x18\x80\x80\x02H\x00R\x05stdin\x12&\n" +
+	"\tstdin_end\x18\x03 \x01(\bB\a\xbaH\x04j\x02\b\x01H\x00R\bstdinEnd\x12>\n" +
+	"\x06resize\x18\x04 \x01(\v2$.staddle.sandboxhost.v1.TerminalSizeH\x00R\x06resize\x12#\n" +
+	"\x06signal\x18\x05 \x01(\rB\t\xbaH\x06*\x04\x18@(\x01H\x00R\x06signalB\x0e\n" +
+	"\x05frame\x12\x05\xbaH\x02\b\x01\"`\n" +
+	"\rAttachStarted\x12\x18\n" +
+	"\aattempt\x18\x01 \x01(\x04R\aattempt\x12\x1f\n" +
+	"\vstdin_taken\x18\x02 \x01(\x04R\n" +
+	"stdinTaken\x12\x14\n" +
+	"\x05ended\x18\x03 \x01(\bR\x05ended\":\n" +
+	"\fAttachOutput\x12\x16\n" +
+	"\x06offset\x18\x01 \x01(\x03R\x06offset\x12\x12\n" +
+	"\x04data\x18\x02 \x01(\fR\x04data\"\xb7\x02\n" +
+	"\x0eAttachResponse\x12A\n" +
+	"\astarted\x18\x01 \x01(\v2%.staddle.sandboxhost.v1.AttachStartedH\x00R\astarted\x12>\n" +
+	"\x06stdout\x18\x02 \x01(\v2$.staddle.sandboxhost.v1.AttachOutputH\x00R\x06stdout\x12>\n" +
+	"\x06stderr\x18\x03 \x01(\v2$.staddle.sandboxhost.v1.AttachOutputH\x00R\x06stderr\x12!\n" +
+	"\vstdin_taken\x18\x04 \x01(\x04H\x00R\n" +
+	"stdinTaken\x126\n" +
+	"\x04exit\x18\x05 \x01(\v2 .staddle.sandboxhost.v1.ExecExitH\x00R\x04exitB\a\n" +
+	"\x05frame2\xd9\x01\n" +
 	"\vExecService\x12a\n" +
 	"\x04Exec\x12#.staddle.sandboxhost.v1.ExecRequest\x1a$.staddle.sandboxhost.v1.ExecResponse\"\n" +
+	"\x8a\xb5\x18\x06\n" +
+	"\x01\x01\x12\x01\x01(\x010\x01\x12g\n" +
+	"\x06Attach\x12%.staddle.sandboxhost.v1.AttachRequest\x1a&.staddle.sandboxhost.v1.AttachResponse\"\n" +
 	"\x8a\xb5\x18\x06\n" +
 	"\x01\x01\x12\x01\x01(\x010\x01B\xe2\x01\n" +
 	"\x1acom.staddle.sandboxhost.v1B\tExecProtoP\x01Z?staddle.internal/proto/gen/staddle/sandboxhost/v1;sandboxhostv1\xa2\x02\x03SSX\xaa\x02\x16Staddle.Sandboxhost.V1\xca\x02\x16Staddle\\Sandboxhost\\V1\xe2\x02\"Staddle\\Sandboxhost\\V1\\GPBMetadata\xea\x02\x18Staddle::Sandboxhost::V1b\x06proto3"
@@ -640,28 +1260,44 @@ func file_staddle_sandboxhost_v1_exec_proto_rawDescGZIP() []byte {
 	return file_staddle_sandboxhost_v1_exec_proto_rawDescData
 }
 
-var file_staddle_sandboxhost_v1_exec_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_staddle_sandboxhost_v1_exec_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_staddle_sandboxhost_v1_exec_proto_goTypes = []any{
-	(*TerminalSize)(nil), // 0: staddle.sandboxhost.v1.TerminalSize
-	(*ExecStart)(nil),    // 1: staddle.sandboxhost.v1.ExecStart
-	(*ExecRequest)(nil),  // 2: staddle.sandboxhost.v1.ExecRequest
-	(*ExecStarted)(nil),  // 3: staddle.sandboxhost.v1.ExecStarted
-	(*ExecExit)(nil),     // 4: staddle.sandboxhost.v1.ExecExit
-	(*ExecResponse)(nil), // 5: staddle.sandboxhost.v1.ExecResponse
+	(*TerminalSize)(nil),   // 0: staddle.sandboxhost.v1.TerminalSize
+	(*ExecStart)(nil),      // 1: staddle.sandboxhost.v1.ExecStart
+	(*ExecRequest)(nil),    // 2: staddle.sandboxhost.v1.ExecRequest
+	(*ExecStarted)(nil),    // 3: staddle.sandboxhost.v1.ExecStarted
+	(*ExecExit)(nil),       // 4: staddle.sandboxhost.v1.ExecExit
+	(*ExecResponse)(nil),   // 5: staddle.sandboxhost.v1.ExecResponse
+	(*AttachFrom)(nil),     // 6: staddle.sandboxhost.v1.AttachFrom
+	(*AttachStart)(nil),    // 7: staddle.sandboxhost.v1.AttachStart
+	(*AttachRequest)(nil),  // 8: staddle.sandboxhost.v1.AttachRequest
+	(*AttachStarted)(nil),  // 9: staddle.sandboxhost.v1.AttachStarted
+	(*AttachOutput)(nil),   // 10: staddle.sandboxhost.v1.AttachOutput
+	(*AttachResponse)(nil), // 11: staddle.sandboxhost.v1.AttachResponse
 }
 var file_staddle_sandboxhost_v1_exec_proto_depIdxs = []int32{
-	0, // 0: staddle.sandboxhost.v1.ExecStart.terminal:type_name -> staddle.sandboxhost.v1.TerminalSize
-	1, // 1: staddle.sandboxhost.v1.ExecRequest.start:type_name -> staddle.sandboxhost.v1.ExecStart
-	0, // 2: staddle.sandboxhost.v1.ExecRequest.resize:type_name -> staddle.sandboxhost.v1.TerminalSize
-	3, // 3: staddle.sandboxhost.v1.ExecResponse.started:type_name -> staddle.sandboxhost.v1.ExecStarted
-	4, // 4: staddle.sandboxhost.v1.ExecResponse.exit:type_name -> staddle.sandboxhost.v1.ExecExit
-	2, // 5: staddle.sandboxhost.v1.ExecService.Exec:input_type -> staddle.sandboxhost.v1.ExecRequest
-	5, // 6: staddle.sandboxhost.v1.ExecService.Exec:output_type -> staddle.sandboxhost.v1.ExecResponse
-	6, // [6:7] is the sub-list for method output_type
-	5, // [5:6] is the sub-list for method input_type
-	5, // [5:5] is the sub-list for extension type_name
-	5, // [5:5] is the sub-list for extension extendee
-	0, // [0:5] is the sub-list for field type_name
+	0,  // 0: staddle.sandboxhost.v1.ExecStart.terminal:type_name -> staddle.sandboxhost.v1.TerminalSize
+	1,  // 1: staddle.sandboxhost.v1.ExecRequest.start:type_name -> staddle.sandboxhost.v1.ExecStart
+	0,  // 2: staddle.sandboxhost.v1.ExecRequest.resize:type_name -> staddle.sandboxhost.v1.TerminalSize
+	3,  // 3: staddle.sandboxhost.v1.ExecResponse.started:type_name -> staddle.sandboxhost.v1.ExecStarted
+	4,  // 4: staddle.sandboxhost.v1.ExecResponse.exit:type_name -> staddle.sandboxhost.v1.ExecExit
+	6,  // 5: staddle.sandboxhost.v1.AttachStart.from:type_name -> staddle.sandboxhost.v1.AttachFrom
+	0,  // 6: staddle.sandboxhost.v1.AttachStart.size:type_name -> staddle.sandboxhost.v1.TerminalSize
+	7,  // 7: staddle.sandboxhost.v1.AttachRequest.start:type_name -> staddle.sandboxhost.v1.AttachStart
+	0,  // 8: staddle.sandboxhost.v1.AttachRequest.resize:type_name -> staddle.sandboxhost.v1.TerminalSize
+	9,  // 9: staddle.sandboxhost.v1.AttachResponse.started:type_name -> staddle.sandboxhost.v1.AttachStarted
+	10, // 10: staddle.sandboxhost.v1.AttachResponse.stdout:type_name -> staddle.sandboxhost.v1.AttachOutput
+	10, // 11: staddle.sandboxhost.v1.AttachResponse.stderr:type_name -> staddle.sandboxhost.v1.AttachOutput
+	4,  // 12: staddle.sandboxhost.v1.AttachResponse.exit:type_name -> staddle.sandboxhost.v1.ExecExit
+	2,  // 13: staddle.sandboxhost.v1.ExecService.Exec:input_type -> staddle.sandboxhost.v1.ExecRequest
+	8,  // 14: staddle.sandboxhost.v1.ExecService.Attach:input_type -> staddle.sandboxhost.v1.AttachRequest
+	5,  // 15: staddle.sandboxhost.v1.ExecService.Exec:output_type -> staddle.sandboxhost.v1.ExecResponse
+	11, // 16: staddle.sandboxhost.v1.ExecService.Attach:output_type -> staddle.sandboxhost.v1.AttachResponse
+	15, // [15:17] is the sub-list for method output_type
+	13, // [13:15] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_staddle_sandboxhost_v1_exec_proto_init() }
@@ -683,13 +1319,28 @@ func file_staddle_sandboxhost_v1_exec_proto_init() {
 		(*ExecResponse_StdinTaken)(nil),
 		(*ExecResponse_Exit)(nil),
 	}
+	file_staddle_sandboxhost_v1_exec_proto_msgTypes[7].OneofWrappers = []any{}
+	file_staddle_sandboxhost_v1_exec_proto_msgTypes[8].OneofWrappers = []any{
+		(*AttachRequest_Start)(nil),
+		(*AttachRequest_Stdin)(nil),
+		(*AttachRequest_StdinEnd)(nil),
+		(*AttachRequest_Resize)(nil),
+		(*AttachRequest_Signal)(nil),
+	}
+	file_staddle_sandboxhost_v1_exec_proto_msgTypes[11].OneofWrappers = []any{
+		(*AttachResponse_Started)(nil),
+		(*AttachResponse_Stdout)(nil),
+		(*AttachResponse_Stderr)(nil),
+		(*AttachResponse_StdinTaken)(nil),
+		(*AttachResponse_Exit)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_staddle_sandboxhost_v1_exec_proto_rawDesc), len(file_staddle_sandboxhost_v1_exec_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   6,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -19,7 +19,8 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	ExecService_Exec_FullMethodName = "/staddle.sandboxhost.v1.ExecService/Exec"
+	ExecService_Exec_FullMethodName   = "/staddle.sandboxhost.v1.ExecService/Exec"
+	ExecService_Attach_FullMethodName = "/staddle.sandboxhost.v1.ExecService/Attach"
 )
 
 // ExecServiceClient is the client API for ExecService service.
@@ -45,6 +46,25 @@ type ExecServiceClient interface {
 	// host is not ready, when it stops, or with reason EXIT_UNKNOWN when nobody can tell how the
 	// process ended.
 	Exec(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ExecRequest, ExecResponse], error)
+	// Attach shows what the main process of a container writes, and hands input and
+	// signals to it. The first message is start, and only that. One call goes along with one
+	// life of the container, whatever its restart policy: the last message of the answer is
+	// exit when that life has ended, and a stream that ends without is a failure, whatever its
+	// status. The main process does not notice when the caller goes.
+	// Output is read from where it is kept, as ReadLogs does: any number of callers see
+	// all of it, and one that reads slowly holds up nobody. Input is of one caller at a time, and
+	// waits while the process does not read. Not safe to repeat: input would go in twice. With
+	// start.from a call goes on where an earlier one ended, and with start.input_id its input too, at
+	// the very byte.
+	// Returns Invalid for messages that break a rule, or with reason NO_STDIN if start says stdin and
+	// the spec of the container does not; NotFound if there is no such sandbox or container; Conflict with
+	// reason NOT_RUNNING if the container does not run and start.from names no life
+	// of it whose end is known, with reason INPUT_TAKEN while somebody else attaches with input, with
+	// reason STDIN_ENDED if its standard input was ended, and with reason INPUT_LOST if the input that
+	// is resumed cannot go on at the right byte; Exhausted with reason TOO_MANY_SESSIONS while 64 callers are attached
+	// to the sandbox; Unavailable while the host is not ready, when it stops, or with reason
+	// EXIT_UNKNOWN when nobody can tell how the process ended.
+	Attach(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[AttachRequest, AttachResponse], error)
 }
 
 type execServiceClient struct {
@@ -67,6 +87,19 @@ func (c *execServiceClient) Exec(ctx context.Context, opts ...grpc.CallOption) (
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type ExecService_ExecClient = grpc.BidiStreamingClient[ExecRequest, ExecResponse]
+
+func (c *execServiceClient) Attach(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[AttachRequest, AttachResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &ExecService_ServiceDesc.Streams[1], ExecService_Attach_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[AttachRequest, AttachResponse]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type ExecService_AttachClient = grpc.BidiStreamingClient[AttachRequest, AttachResponse]
 
 // ExecServiceServer is the server API for ExecService service.
 // All implementations must embed UnimplementedExecServiceServer
@@ -91,6 +124,25 @@ type ExecServiceServer interface {
 	// host is not ready, when it stops, or with reason EXIT_UNKNOWN when nobody can tell how the
 	// process ended.
 	Exec(grpc.BidiStreamingServer[ExecRequest, ExecResponse]) error
+	// Attach shows what the main process of a container writes, and hands input and
+	// signals to it. The first message is start, and only that. One call goes along with one
+	// life of the container, whatever its restart policy: the last message of the answer is
+	// exit when that life has ended, and a stream that ends without is a failure, whatever its
+	// status. The main process does not notice when the caller goes.
+	// Output is read from where it is kept, as ReadLogs does: any number of callers see
+	// all of it, and one that reads slowly holds up nobody. Input is of one caller at a time, and
+	// waits while the process does not read. Not safe to repeat: input would go in twice. With
+	// start.from a call goes on where an earlier one ended, and with start.input_id its input too, at
+	// the very byte.
+	// Returns Invalid for messages that break a rule, or with reason NO_STDIN if start says stdin and
+	// the spec of the container does not; NotFound if there is no such sandbox or container; Conflict with
+	// reason NOT_RUNNING if the container does not run and start.from names no life
+	// of it whose end is known, with reason INPUT_TAKEN while somebody else attaches with input, with
+	// reason STDIN_ENDED if its standard input was ended, and with reason INPUT_LOST if the input that
+	// is resumed cannot go on at the right byte; Exhausted with reason TOO_MANY_SESSIONS while 64 callers are attached
+	// to the sandbox; Unavailable while the host is not ready, when it stops, or with reason
+	// EXIT_UNKNOWN when nobody can tell how the process ended.
+	Attach(grpc.BidiStreamingServer[AttachRequest, AttachResponse]) error
 	mustEmbedUnimplementedExecServiceServer()
 }
 
@@ -103,6 +155,9 @@ type UnimplementedExecServiceServer struct{}
 
 func (UnimplementedExecServiceServer) Exec(grpc.BidiStreamingServer[ExecRequest, ExecResponse]) error {
 	return status.Error(codes.Unimplemented, "method Exec not implemented")
+}
+func (UnimplementedExecServiceServer) Attach(grpc.BidiStreamingServer[AttachRequest, AttachResponse]) error {
+	return status.Error(codes.Unimplemented, "method Attach not implemented")
 }
 func (UnimplementedExecServiceServer) mustEmbedUnimplementedExecServiceServer() {}
 func (UnimplementedExecServiceServer) testEmbeddedByValue()                     {}
@@ -132,6 +187,13 @@ func _ExecService_Exec_Handler(srv interface{}, stream grpc.ServerStream) error 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type ExecService_ExecServer = grpc.BidiStreamingServer[ExecRequest, ExecResponse]
 
+func _ExecService_Attach_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(ExecServiceServer).Attach(&grpc.GenericServerStream[AttachRequest, AttachResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type ExecService_AttachServer = grpc.BidiStreamingServer[AttachRequest, AttachResponse]
+
 // ExecService_ServiceDesc is the grpc.ServiceDesc for ExecService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -143,6 +205,12 @@ var ExecService_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "Exec",
 			Handler:       _ExecService_Exec_Handler,
+			ServerStreams: true,
+			ClientStreams: true,
+		},
+		{
+			StreamName:    "Attach",
+			Handler:       _ExecService_Attach_Handler,
 			ServerStreams: true,
 			ClientStreams: true,
 		},

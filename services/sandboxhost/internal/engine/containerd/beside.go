@@ -183,7 +183,7 @@ func (p *executed) EndStdin(ctx context.Context) error {
 		return err
 	}
 	_, err := p.e.client.TaskService().CloseIO(ctx, &tasks.CloseIORequest{ContainerID: p.containerID, ExecID: p.id, Stdin: true})
-	return p.unlessEnded("end its input", err)
+	return unlessEnded("end its input", err)
 }
 
 // Stdout is what it writes, and all of it in a terminal.
@@ -213,22 +213,13 @@ func (p *executed) Resize(ctx context.Context, size engine.TerminalSize) error {
 	_, err := p.e.client.TaskService().ResizePty(ctx, &tasks.ResizePtyRequest{
 		ContainerID: p.containerID, ExecID: p.id, Width: uint32(size.Columns), Height: uint32(size.Rows),
 	})
-	return p.unlessEnded("resize its terminal", err)
+	return unlessEnded("resize its terminal", err)
 }
 
 // Signal sends a signal to it.
 func (p *executed) Signal(ctx context.Context, signal syscall.Signal) error {
 	_, err := p.e.client.TaskService().Kill(ctx, &tasks.KillRequest{ContainerID: p.containerID, ExecID: p.id, Signal: uint32(signal)})
-	return p.unlessEnded("signal it", err)
-}
-
-// unlessEnded takes an error about one that has ended for success.
-func (p *executed) unlessEnded(doing string, err error) error {
-	native := errgrpc.ToNative(err)
-	if err == nil || errdefs.IsNotFound(native) || errdefs.IsFailedPrecondition(native) || strings.Contains(native.Error(), "stopped") {
-		return nil
-	}
-	return unavailable(doing, native)
+	return unlessEnded("signal it", err)
 }
 
 // Wait waits for its end, over the absence of containerd: the shim keeps it.

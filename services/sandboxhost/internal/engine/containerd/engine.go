@@ -41,6 +41,7 @@ import (
 	"staddle.internal/services/sandboxhost/internal/hostport"
 	"staddle.internal/services/sandboxhost/internal/idrange"
 	"staddle.internal/services/sandboxhost/internal/image"
+	"staddle.internal/services/sandboxhost/internal/inlet"
 	"staddle.internal/services/sandboxhost/internal/logs"
 	"staddle.internal/services/sandboxhost/internal/namespace"
 	"staddle.internal/services/sandboxhost/internal/network"
@@ -109,6 +110,7 @@ type Engine struct {
 	network *network.Network
 	ids     *idrange.Pool
 	logs    *logs.Store
+	inlets  *inlet.Inlets
 	images  *image.Store
 	secrets *secret.Files
 	users   *users
@@ -151,6 +153,7 @@ func New(cfg Config, deps Deps) *Engine {
 	e.logs = logs.New(
 		logs.Config{Dir: filepath.Join(data, "logs"), Run: run, MaxSize: cfg.LogMaxSize},
 		logs.Deps{Log: deps.Log, FDs: deps.FDs})
+	e.inlets = inlet.New(deps.FDs)
 	e.images = image.New(
 		image.Config{
 			Snapshotter: snapshotter, PlainHTTP: cfg.Images.PlainHTTP, RegistryDir: cfg.Images.RegistryDir, AuthFile: cfg.Images.AuthFile,

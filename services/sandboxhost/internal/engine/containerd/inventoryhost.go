@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"staddle.internal/kit/id"
+	"staddle.internal/services/sandboxhost/internal/inlet"
 	"staddle.internal/services/sandboxhost/internal/inventory"
 	"staddle.internal/services/sandboxhost/internal/namespace"
 )
@@ -174,6 +175,7 @@ func addEntry(s *stock, uid id.Sandbox, dir, sub, name string) {
 	switch sub {
 	case stdinFolder:
 		kind = inventory.Pipe
+		containerID = strings.TrimSuffix(name, inlet.Suffix)
 	case pipesFolder:
 		kind = inventory.Pipe
 		stem, _, _ := strings.Cut(name, ".")

@@ -14,6 +14,7 @@ import (
 	"staddle.internal/kit/id"
 	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
 	"staddle.internal/services/sandboxhost/internal/bind"
+	"staddle.internal/services/sandboxhost/internal/inlet"
 )
 
 // What a container mounts and we make lies in the folder of its sandbox that goes
@@ -78,7 +79,7 @@ func (e *Engine) place(c *container, spec *resourcev1.ContainerSpec, user specs.
 // displace undoes place, but for scratch volumes.
 func (e *Engine) displace(c *container) error {
 	p := e.places(c)
-	err := errors.Join(bind.Clear(p.binds), os.RemoveAll(p.files), ignoreMissing(os.Remove(e.stdin(c))),
+	err := errors.Join(bind.Clear(p.binds), os.RemoveAll(p.files), ignoreMissing(os.Remove(e.stdin(c))), e.inlets.Remove(e.inlet(c)),
 		ignoreMissing(os.Remove(e.besideKillsFile(c))), os.RemoveAll(e.besideDir(c.uid, c.id, "")),
 		e.secrets.RemoveContainer(c.uid, c.id))
 	if err != nil {
@@ -165,7 +166,12 @@ func (e *Engine) makeStdin(c *container) error {
 	if err := unix.Mkfifo(path, 0o600); err != nil {
 		return fmt.Errorf("make standard input of container %s: %w", c.id, err)
 	}
-	return nil
+	return e.inlets.Remove(e.inlet(c))
+}
+
+// inlet is the way of input into a container.
+func (e *Engine) inlet(c *container) inlet.Place {
+	return inlet.Place{Container: c.id, Pipe: e.stdin(c)}
 }
 
 // scratchKept says whether a sandbox has scratch volumes.

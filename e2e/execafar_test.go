@@ -66,6 +66,16 @@ func TestExec_EXE3_ThroughTheGateway(t *testing.T) {
 	if r := far.CLI("cp", "web:/tmp/file", "-", "--cert", pki+"node.crt", "--key", pki+"node.key"); r.Code != 6 || r.Stdout != "" {
 		t.Errorf("a copy as a node: got code %d, %d bytes, %s, want 6", r.Code, len(r.Stdout), r.Stderr)
 	}
+	apply(t, far, strings.Replace(sandboxYAML("reader", "cat", "  restart_policy: never\n"), "args:", "stdin: true, args:", 1))
+	awaitPhase(t, far, "reader", "RUNNING")
+	if r := far.CLI("attach", "reader", "--no-stdin", "--cert", pki+"node.crt", "--key", pki+"node.key"); r.Code != 125 {
+		t.Errorf("attached as a node: got code %d, %q, %s, want 125", r.Code, r.Stdout, r.Stderr)
+	}
+	if r := far.CLIWith(bytes.NewReader(large), "attach", "reader"); r.Code != 0 || r.Stdout != string(large) {
+		t.Errorf("attached: got code %d, %d bytes, %s, want 0 and %d", r.Code, len(r.Stdout), r.Stderr, len(large))
+	}
+	far.OK("delete", "sandbox", "reader")
+	processes(1, waitLong, "the one that was attached to is gone")
 	client := far.Begin("exec", "web", "--", "probe", "trap", "1", "0")
 	bed.Eventually(t, waitLong, "it is ready", func(context.Context) (bool, string) { return client.Stdout() == "ready\n", client.Stdout() })
 	processes(2, waitLong, "it runs")

@@ -45,14 +45,17 @@ func (b *Bed) Begin(args ...string) *Running {
 	return b.BeginWith(nil, args...)
 }
 
-// BeginWith is Begin with something on standard input.
+// BeginWith is Begin with something on standard input, and the end of that.
 func (b *Bed) BeginWith(stdin io.Reader, args ...string) *Running {
 	b.t.Helper()
 	r := b.prepared(args...)
 	if stdin != nil {
 		in, err := r.cmd.StdinPipe() // what the program leaves unread holds up nobody
 		b.must(err)
-		go func() { _, _ = io.Copy(in, stdin) }() // ends with the program
+		go func() { // ends with the program
+			_, _ = io.Copy(in, stdin)
+			_ = in.Close()
+		}()
 	}
 	return r.start()
 }
@@ -87,7 +90,13 @@ func (r *Running) Stderr() string { return r.stderr.String() }
 // Interrupt does what Ctrl-C does.
 func (r *Running) Interrupt() {
 	r.bed.t.Helper()
-	r.bed.must(r.cmd.Process.Signal(os.Interrupt))
+	r.Signal(os.Interrupt)
+}
+
+// Signal sends a signal.
+func (r *Running) Signal(s os.Signal) {
+	r.bed.t.Helper()
+	r.bed.must(r.cmd.Process.Signal(s))
 }
 
 // Wait waits for its end.

@@ -6,191 +6,154 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
-	"sync"
-	"syscall"
+
+	"github.com/spf13/cobra"
 
 	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
+	sandboxhostv1 "staddle.internal/proto/gen/staddle/sandboxhost/v1"
 
-	"staddle.internal/kit/fault"
+	"staddle.internal/kit/id"
 	"staddle.internal/kit/run"
 
 	"staddle.internal/cli/internal/exit"
-	"staddle.internal/cli/internal/follow"
-	"staddle.internal/cli/internal/output"
 	"staddle.internal/cli/internal/sandbox"
+	"staddle.internal/cli/internal/session"
 	"staddle.internal/cli/internal/target"
 )
 
-func (a *app) runAttached(ctx context.Context, t sandboxes, o runOptions, labels map[string]string, spec *resourcev1.SandboxSpec) (err error) {
-	settings, err := a.settings()
-	if err != nil {
-		return err
-	}
-	host, err := settings.Node(ctx)
-	if err != nil {
-		return exit.Try(err, "staddle run --detach, which needs no socket of the node")
-	}
-	defer func() { err = errors.Join(err, host.Close()) }()
-	// An interrupt must not leave it unknown whether there is a sandbox now.
-	s, err := t.Create(context.WithoutCancel(ctx), o.name, labels, spec)
-	if err != nil {
-		return err
-	}
-	if o.remove {
-		defer func() { err = errors.Join(err, a.removeAfter(ctx, t, s)) }()
-	}
-	if err := a.attach(ctx, t, host, s); err != nil {
-		return leaveStopped(ctx, t, s, err)
-	}
-	return a.endOf(ctx, host, s)
+type attachOptions struct {
+	ref, container, detachKeys string
+	tail                       uint32
+	noStdin, noSignals         bool
 }
 
-// attach shows the output from the start of the sandbox to its end for good. An
-// interrupt is passed on as a wish to stop, and the output is shown to its end.
-func (a *app) attach(ctx context.Context, t sandboxes, host *target.Node, s sandbox.Sandbox) error {
-	now, err := a.untilStarted(ctx, t, s)
-	if err != nil || failedInit(now) != nil { // then there is no output to show
-		return err
+func (a *app) attachCommand() *cobra.Command {
+	var o attachOptions
+	c := &cobra.Command{
+		Use: "attach [flags] SANDBOX", Short: "Attach to the main process of a sandbox",
+		Long: `Attach to the main process of a running container: its output is shown, the last
+lines of what it wrote before at first, and standard input is passed on if its
+spec says "stdin". The end of standard input ends that of the process for good,
+except in a terminal, where it is Ctrl-D.
+
+The command ends with the exit code of the process, when this life of it ends.
+Interrupts and requests to end are passed on to the process, and the third one ends
+this command. The process goes on when this command ends, or the connection is
+lost; a restart of the node's sandboxhost is waited for.
+
+In a terminal, the keys ctrl-p ctrl-q leave the process as it is.
+
+A node that is not this machine is reached through its gateway.`,
+		Example: `  staddle attach web
+  staddle attach --tail 0 --no-stdin --no-signals web
+  staddle attach import < data.csv`,
+		Args: args(cobra.ExactArgs(1)), ValidArgsFunction: a.sandboxNames(1),
+		RunE: func(cmd *cobra.Command, given []string) error {
+			o.ref = given[0]
+			return codeOfExec(a.attachTo(cmd.Context(), o))
+		},
 	}
-	if _, err := host.Get(ctx, s.UID); fault.KindOf(err) == fault.NotFound {
-		return elsewhere(ctx, t, s)
-	}
-	following, leave := context.WithCancelCause(context.WithoutCancel(ctx))
-	done := make(chan struct{})
-	watcherDone := make(chan struct{})
-	stderr := &shared{w: a.err}
-	go func() { // owned by this call, which waits for it below
-		defer close(watcherDone)
-		passOn(ctx, t, s, stderr, done, leave)
-	}()
-	err = follow.Run(following, host, follow.Request{UID: s.UID, Container: mainContainer, Attempt: 1, Follow: true},
-		follow.Output{Stdout: a.out, Stderr: stderr})
-	close(done)
-	<-watcherDone
-	leave(nil)
-	if cause := context.Cause(ctx); cause != nil && err == nil {
-		return cause
-	}
-	return err
+	f := c.Flags()
+	f.StringVarP(&o.container, "container", "c", "", "`NAME` of the container, where there are several")
+	f.Uint32VarP(&o.tail, "tail", "n", usualTail, "the last `LINES` of what it wrote before, at most 64 KiB of them")
+	f.BoolVar(&o.noStdin, "no-stdin", false, "only watch: pass no input on")
+	f.BoolVar(&o.noSignals, "no-signals", false, "pass no interrupt on: the first one ends this command")
+	f.StringVar(&o.detachKeys, "detach-keys", "ctrl-p,ctrl-q", "`KEYS` that leave a process with a terminal, separated by commas; none if empty")
+	return c
 }
 
-// passOn turns the first interrupt into a wish to stop, and the second into the
-// end of following.
-func passOn(ctx context.Context, t writer, s sandbox.Sandbox, tell io.Writer, done <-chan struct{}, leave context.CancelCauseFunc) {
-	select {
-	case <-done:
-		return
-	case <-ctx.Done():
+// usualTail and mostTail are how many lines are shown of what was written before, by the contract.
+const usualTail, mostTail = 100, 10000
+
+func (a *app) attachTo(ctx context.Context, o attachOptions) error {
+	keys, err := session.ParseKeys(o.detachKeys)
+	if err != nil {
+		return exit.BadUsage("--detach-keys: %s", err)
 	}
-	again := make(chan os.Signal, 1)
-	signal.Notify(again, syscall.SIGINT, syscall.SIGTERM)
-	defer signal.Stop(again)
-	bound, cancel := context.WithTimeout(context.WithoutCancel(ctx), graceCall)
+	if o.tail > mostTail {
+		return exit.BadUsage("--tail %d: at most %d lines are shown; all of them: staddle logs %s", o.tail, mostTail, o.ref)
+	}
+	ctx, cancel := a.bounded(ctx, 0)
 	defer cancel()
-	if _, err := t.Update(bound, s.UID, wantStopped); err != nil {
-		leave(err)
-		return
+	return a.withInside(ctx, o.ref, func(ctx context.Context, in *target.Inside, s *sandbox.Sandbox) error {
+		if err := chooseContainer(s, &o.container); err != nil {
+			return err
+		}
+		return a.attachIn(ctx, in, s, o, keys)
+	})
+}
+
+// attachIn attaches to the container that was found.
+func (a *app) attachIn(ctx context.Context, in *target.Inside, s *sandbox.Sandbox, o attachOptions, keys []byte) error {
+	c := containerSpecOf(s, o.container)
+	req := session.AttachRequest{
+		Start:  &sandboxhostv1.AttachStart{Uid: s.UID, Container: o.container, TailLines: &o.tail, Stdin: c.GetStdin() && !o.noStdin},
+		Stdout: a.out, Stderr: a.err,
 	}
-	if _, err := fmt.Fprintf(tell, "staddle: asked %s to stop; interrupt again to leave it alone\n", s.Name); err != nil {
-		leave(err)
-		return
+	if !c.GetStdin() && !o.noStdin && piped(a.in) {
+		a.note("container %s of sandbox %s has no standard input: nothing is passed on", o.container, s.Name)
 	}
-	select {
-	case <-done:
-	case <-again:
-		leave(context.Cause(ctx))
+	if !o.noSignals {
+		onward, signals, stop := passedOn(ctx)
+		defer stop()
+		ctx, req.Signals = onward, signals
 	}
-}
-
-// shared lets two goroutines write to one stream, each write whole.
-type shared struct {
-	mu sync.Mutex
-	w  io.Writer // guarded by mu
-}
-
-func (s *shared) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.w.Write(p)
-}
-
-// leaveStopped ends a foreground run that did not come to its end: the sandbox
-// must not go on, or start after all, unseen.
-func leaveStopped(ctx context.Context, t writer, s sandbox.Sandbox, err error) error {
-	bound, cancel := context.WithTimeout(context.WithoutCancel(ctx), graceCall)
-	defer cancel()
-	_, stopErr := t.Update(bound, s.UID, wantStopped)
-	if stopErr != nil && fault.KindOf(stopErr) != fault.NotFound {
-		return errors.Join(err, stopErr)
-	}
-	if cause, ok := errors.AsType[*run.SignalError](context.Cause(ctx)); ok {
-		return cause
-	}
-	return err
-}
-
-func wantStopped(spec *resourcev1.SandboxSpec) {
-	spec.Desired = resourcev1.DesiredState_DESIRED_STATE_STOPPED
-}
-
-func wantRunning(spec *resourcev1.SandboxSpec) {
-	spec.Desired = resourcev1.DesiredState_DESIRED_STATE_RUNNING
-}
-
-func (a *app) removeAfter(ctx context.Context, t sandboxes, s sandbox.Sandbox) error {
-	bound, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit(s))
-	defer cancel()
-	return a.removeOne(bound, t, s, removal{wait: true})
-}
-
-// endOf turns the end of the container into the end of the command.
-func (a *app) endOf(ctx context.Context, host *target.Node, s sandbox.Sandbox) error {
-	now, err := host.Get(ctx, s.UID)
-	if fault.KindOf(err) == fault.NotFound {
-		return fault.New(fault.NotFound, "run sandbox %s: it was removed", s.Name)
+	end, err := a.goAlong(ctx, in.Exec, c, req, keys)
+	if signal, ok := errors.AsType[*run.SignalError](context.Cause(ctx)); ok && err != nil {
+		return signal
 	}
 	if err != nil {
-		return err
+		err = explainExec(s, fmt.Errorf("attach to sandbox %s: %w", s.Name, err), "the process goes on")
 	}
-	e := now.Exit(mainContainer)
-	if init := failedInit(&now); e == nil && init != nil {
-		output.NewProgress(a.err).Say(fmt.Sprintf("staddle: init container %s ended with code %s; its output: staddle logs %s --container %s",
-			init.GetContainer(), codeOf(init), s.Name, init.GetContainer()))
-		e = init
+	if end.Detached {
+		a.note("left sandbox %s: the process goes on", s.Name)
 	}
-	switch {
-	case e == nil:
-		why, _ := now.Failed()
-		return failedStart(&now, why)
-	case e.GetUnknown():
-		return fault.New(fault.Internal, "run sandbox %s: its container ended, and nobody could tell how", s.Name)
-	case e.GetOomKilled():
-		output.NewProgress(a.err).Say("staddle: " + s.Name + " used more memory than its limit and was ended")
-	}
-	return exit.WithCode(int(e.GetCode()))
+	return a.endOfSession(ctx, s, end, err)
 }
 
-// failedInit is the end of the init container that kept the others from starting, nil if
-// none did.
-func failedInit(s *sandbox.Sandbox) *resourcev1.ContainerExit {
+// goAlong attaches the person to the main process of a container: with a terminal if that has
+// one, and with input if req says so.
+func (a *app) goAlong(
+	ctx context.Context, client sandboxhostv1.ExecServiceClient, c *resourcev1.ContainerSpec, req session.AttachRequest, detach []byte,
+) (end session.Result, err error) {
+	req.Note, req.Stdin = a.note, a.in
+	if req.Start.GetStdin() {
+		req.Start.InputId = id.New()
+	}
+	_, keyboard := session.Terminal(a.in)
+	_, screen := session.Terminal(a.out)
+	if c.GetTty() && req.Start.GetStdin() {
+		if !keyboard {
+			detach = nil // what is piped in has no keys
+		}
+		req.Stdin = session.NewKeys(a.in, detach)
+	}
+	if c.GetTty() && (keyboard || screen) {
+		req.Size = func() *sandboxhostv1.TerminalSize { return session.Size(a.in, a.out) }
+	}
+	err = a.atTerminal(c.GetTty() && (keyboard || screen), req.Start.GetStdin(), func(sizes <-chan *sandboxhostv1.TerminalSize) (err error) {
+		req.Sizes = sizes
+		end, err = session.Attach(ctx, client, req)
+		return err
+	})
+	return end, err
+}
+
+func containerSpecOf(s *sandbox.Sandbox, name string) *resourcev1.ContainerSpec {
 	for _, c := range s.Spec.GetContainers() {
-		if e := s.Exit(c.GetName()); c.GetInit() && e != nil && (e.GetCode() != 0 || e.GetUnknown()) {
-			return e
+		if c.GetName() == name {
+			return c
 		}
 	}
 	return nil
 }
 
-// elsewhere says where the output is that cannot be had here.
-func elsewhere(ctx context.Context, t reader, s sandbox.Sandbox) error {
-	now, err := t.Get(ctx, s.UID)
-	if err != nil {
-		return err
+// piped says whether somebody has redirected a stream to a pipe or file.
+func piped(in io.Reader) bool {
+	f, ok := in.(*os.File)
+	if !ok {
+		return false
 	}
-	if now.Node == "" {
-		return fault.New(fault.Unavailable, "read logs of sandbox %s: it has no node yet: %s", s.Name, stateOf(&now))
-	}
-	return exit.Try(fault.New(fault.Unavailable, "read logs of sandbox %s: it is on node %s, which keeps them", s.Name, now.Node),
-		"on that node: staddle --node-socket /run/staddle/sandboxhost.sock logs %s", s.UID)
+	info, err := f.Stat()
+	return err == nil && (info.Mode()&os.ModeNamedPipe != 0 || info.Mode().IsRegular())
 }

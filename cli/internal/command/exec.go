@@ -86,36 +86,56 @@ func (a *app) exec(ctx context.Context, o execOptions) error {
 }
 
 // execIn runs the command in the sandbox that was found.
-func (a *app) execIn(ctx context.Context, in *target.Inside, s *sandbox.Sandbox, o execOptions) (err error) {
+func (a *app) execIn(ctx context.Context, in *target.Inside, s *sandbox.Sandbox, o execOptions) error {
 	start := &sandboxhostv1.ExecStart{
 		Uid: s.UID, Container: o.container, Command: o.command, Env: o.env, User: o.user, WorkingDir: o.workdir, Stdin: o.stdin, Detach: o.detach,
 	}
-	req := session.Request{Start: start, Stdin: a.in, Stdout: a.out, Stderr: a.err}
-	ctx, signals, stop := passedOn(ctx)
-	defer stop()
-	req.Signals = signals
 	if o.tty {
 		start.Terminal = session.Size(a.in, a.out)
 		if kind := os.Getenv("TERM"); kind != "" {
 			start.Env = append([]string{"TERM=" + kind}, start.Env...)
 		}
-		sizes, stop := session.Sizes(a.in, a.out)
-		defer stop()
-		req.Sizes = sizes
 	}
-	if o.tty && o.stdin {
-		restore, err := session.Raw(a.in)
-		if err != nil {
-			return err
+	ctx, signals, stop := passedOn(ctx)
+	defer stop()
+	var end session.Result
+	err := a.atTerminal(o.tty, o.stdin, func(sizes <-chan *sandboxhostv1.TerminalSize) (err error) {
+		req := session.Request{Start: start, Stdin: a.in, Stdout: a.out, Stderr: a.err, Signals: signals, Sizes: sizes}
+		end, err = session.Run(ctx, in.Exec, req)
+		return err
+	})
+	if err != nil {
+		err = explainExec(s, fmt.Errorf("exec in sandbox %s: %w", s.Name, err), "the process is ended when the connection is lost")
+	}
+	return a.endOfSession(ctx, s, end, err)
+}
+
+// atTerminal runs fn with the terminal of the person as one inside needs it, and restores it: with
+// its sizes, and handing on every key if there is input. Without a terminal inside it is
+// left alone.
+func (a *app) atTerminal(inside, input bool, fn func(sizes <-chan *sandboxhostv1.TerminalSize) error) (err error) {
+	if !inside {
+		return fn(nil)
+	}
+	sizes, stop := session.Sizes(a.in, a.out)
+	defer stop()
+	if input {
+		restore, rawErr := session.Raw(a.in)
+		if rawErr != nil {
+			return rawErr
 		}
 		defer func() { err = errors.Join(err, restore()) }()
 	}
-	end, err := session.Run(ctx, in.Exec, req)
+	return fn(sizes)
+}
+
+// endOfSession turns the end of a process into the end of the command.
+func (a *app) endOfSession(ctx context.Context, s *sandbox.Sandbox, end session.Result, err error) error {
 	switch {
 	case errors.Is(context.Cause(ctx), errGivenUp):
 		return exit.WithCode(signalBase + int(syscall.SIGINT))
 	case err != nil:
-		return explainExec(s, fmt.Errorf("exec in sandbox %s: %w", s.Name, err))
+		return err
 	case end.Reason != "":
 		a.note("the process in sandbox %s was ended: %s", s.Name, end.Reason)
 	}
@@ -182,18 +202,20 @@ func relay(ctx context.Context, in <-chan os.Signal, onward chan<- os.Signal, gi
 	}
 }
 
-// explainExec adds the next step.
-func explainExec(s *sandbox.Sandbox, err error) error {
+// explainExec adds the next step, and where the connection was lost what becomes of the process.
+func explainExec(s *sandbox.Sandbox, err error, lost string) error {
 	switch fault.Reason(err) {
 	case "NOT_RUNNING":
 		return exit.Try(err, "staddle describe %s", s.Name)
 	case "SHIM_SILENT":
 		return exit.Try(err, "staddle explain %s", s.Name)
-	case "COMMAND_NOT_FOUND", "COMMAND_NOT_EXECUTABLE":
+	case "COMMAND_NOT_FOUND", "COMMAND_NOT_EXECUTABLE", "EXIT_UNKNOWN":
 		return err
+	case "INPUT_TAKEN", "STDIN_ENDED":
+		return exit.Try(err, "staddle attach --no-stdin %s, to watch", s.Name)
 	}
 	if fault.KindOf(err) == fault.Unavailable {
-		return exit.Try(err, "look whether its node is well: staddle describe %s; the process is ended when the connection is lost", s.Name)
+		return exit.Try(err, "look whether its node is well: staddle describe %s; %s", s.Name, lost)
 	}
 	return err
 }

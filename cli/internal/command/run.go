@@ -56,6 +56,10 @@ stop; a second one leaves it alone and ends the command at once. With --detach
 the command ends when the sandbox runs, and with --expose, --startup or
 --readiness when it is ready.
 
+With --stdin standard input goes to the container, and its end ends that of the
+container; with --tty too it has a terminal of the size of yours, which hands on
+every key, Ctrl-C too.
+
 What follows "--" takes the place of the image's own arguments, one by one, as
 given: no shell reads it.
 

@@ -114,7 +114,7 @@ func insideFlags(f *pflag.FlagSet, o *insideOptions) {
 	f.StringArrayVar(&o.fields, "env-from", nil, "`NAME=FIELD` in the environment: name, uid, node, attempt, address, hostname or container")
 	f.BoolVar(&o.userNamespace, "user-namespace", false, "give it users and groups of its own: root inside is nobody on the node")
 	f.BoolVarP(&o.tty, "tty", "t", false, "give it a terminal")
-	f.BoolVar(&o.stdin, "stdin", false, "keep its standard input open, though nothing is sent to it")
+	f.BoolVarP(&o.stdin, "stdin", "i", false, "keep its standard input open; in the foreground yours is passed on, else see staddle attach")
 }
 
 // add puts it into a spec.

@@ -27,13 +27,18 @@ type (
 	request  = sandboxhostv1.ExecRequest
 	response = sandboxhostv1.ExecResponse
 	stream   = grpc.BidiStreamingServer[request, response]
+	attached = grpc.BidiStreamingServer[sandboxhostv1.AttachRequest, sandboxhostv1.AttachResponse]
 )
 
 // host answers a session by a script.
 type host struct {
 	sandboxhostv1.UnimplementedExecServiceServer
 	script func(stream) error
+	attach func(attached) error
 }
+
+// Attach answers by another script.
+func (h host) Attach(st attached) error { return h.attach(st) }
 
 func (h host) Exec(st stream) error {
 	if m, err := st.Recv(); err != nil || m.GetStart() == nil {
@@ -45,21 +50,27 @@ func (h host) Exec(st stream) error {
 // against runs a session with a host that answers by a script.
 func against(t *testing.T, req session.Request, script func(stream) error) (session.Result, error) {
 	t.Helper()
+	if req.Start == nil {
+		req.Start = &sandboxhostv1.ExecStart{}
+	}
+	return session.Run(t.Context(), clientOf(t, host{script: script}), req)
+}
+
+// clientOf connects to a host.
+func clientOf(t *testing.T, h host) sandboxhostv1.ExecServiceClient {
+	t.Helper()
 	l := bufconn.Listen(1 << 20)
 	server := grpc.NewServer(grpc.StreamInterceptor(fault.StreamServer))
-	sandboxhostv1.RegisterExecServiceServer(server, host{script: script})
+	sandboxhostv1.RegisterExecServiceServer(server, h)
 	go func() { _ = server.Serve(l) }() // ends with Stop
-	defer server.Stop()
-	conn, err := grpc.NewClient("passthrough:", grpc.WithTransportCredentials(insecure.NewCredentials()),
+	t.Cleanup(server.Stop)
+	conn, err := grpc.NewClient("passthrough:", grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithStreamInterceptor(fault.StreamClient),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = conn.Close() }()
-	if req.Start == nil {
-		req.Start = &sandboxhostv1.ExecStart{}
-	}
-	return session.Run(t.Context(), sandboxhostv1.NewExecServiceClient(conn), req)
+	t.Cleanup(func() { _ = conn.Close() })
+	return sandboxhostv1.NewExecServiceClient(conn)
 }
 
 func started() *response {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"io"
 	"os"
@@ -17,6 +18,11 @@ func inside(verb string, args []string) bool {
 	case "cat":
 		_, err := io.Copy(os.Stdout, os.Stdin)
 		must(err)
+	case "sum": // of its input, and how much that was
+		sum := sha256.New()
+		n, err := io.Copy(sum, os.Stdin)
+		must(err)
+		fmt.Printf("%x %d\n", sum.Sum(nil), n)
 	case "say":
 		fmt.Fprint(os.Stdout, args[0])
 		fmt.Fprint(os.Stderr, args[1])

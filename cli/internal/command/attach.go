@@ -59,6 +59,7 @@ A node that is not this machine is reached through its gateway.`,
 	f.BoolVar(&o.noStdin, "no-stdin", false, "only watch: pass no input on")
 	f.BoolVar(&o.noSignals, "no-signals", false, "pass no interrupt on: the first one ends this command")
 	f.StringVar(&o.detachKeys, "detach-keys", "ctrl-p,ctrl-q", "`KEYS` that leave a process with a terminal, separated by commas; none if empty")
+	a.completeContainer(c, firstArgument)
 	return c
 }
 

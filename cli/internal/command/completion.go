@@ -46,6 +46,41 @@ func (a *app) sandboxNames(most int) completer {
 	}
 }
 
+// completeContainer has the flag --container offer the containers of the sandbox that the arguments
+// name, by refs.
+func (a *app) completeContainer(c *cobra.Command, refs func(given []string) []string) {
+	offer := func(cmd *cobra.Command, given []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		var names []string
+		for _, ref := range refs(given) {
+			names = append(names, a.containerNames(cmd.Context(), ref)...)
+		}
+		return names, cobra.ShellCompDirectiveNoFileComp
+	}
+	if err := c.RegisterFlagCompletionFunc("container", offer); err != nil {
+		panic(err) // as below
+	}
+}
+
+// containerNames lists the containers of a sandbox, none if it cannot be found.
+func (a *app) containerNames(ctx context.Context, ref string) []string {
+	ctx, cancel := context.WithTimeout(ctx, completeLimit)
+	defer cancel()
+	var names []string
+	if err := a.withSandboxes(ctx, func(t sandboxes) error {
+		s, err := t.Find(ctx, ref)
+		for _, c := range s.Spec.GetContainers() {
+			names = append(names, c.GetName())
+		}
+		return err
+	}); err != nil {
+		return nil
+	}
+	return names
+}
+
+// firstArgument is the sandbox of a command that names one first.
+func firstArgument(given []string) []string { return given[:min(1, len(given))] }
+
 // componentNames offers the processes of this machine that are not named yet, at
 // most so many.
 func (a *app) componentNames(most int) completer {

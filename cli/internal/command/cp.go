@@ -47,6 +47,7 @@ gateway.`,
 	}
 	c.Flags().StringVarP(&o.container, "container", "c", "", "`NAME` of the container, where there are several")
 	c.Flags().BoolVarP(&o.archive, "archive", "a", false, "keep users, groups, exact modes and times")
+	a.completeContainer(c, remotes)
 	return c
 }
 
@@ -58,6 +59,17 @@ func remote(word string) (ref, path string, ok bool) {
 		return "", "", false
 	}
 	return ref, path, true
+}
+
+// remotes are the sandboxes that paths are inside of.
+func remotes(words []string) []string {
+	var refs []string
+	for _, word := range words {
+		if ref, _, ok := remote(word); ok {
+			refs = append(refs, ref)
+		}
+	}
+	return refs
 }
 
 func (a *app) cp(ctx context.Context, from, to string, o cpOptions) error {

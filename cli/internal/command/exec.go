@@ -63,6 +63,7 @@ A node that is not this machine is reached through its gateway.`,
 	f.StringVarP(&o.workdir, "workdir", "w", "", "working `DIRECTORY` in the container (default: that of the container)")
 	f.StringVarP(&o.container, "container", "c", "", "`NAME` of the container, where there are several")
 	f.BoolVarP(&o.detach, "detach", "d", false, "end when it runs, and leave it running; what it writes is not kept")
+	a.completeContainer(c, firstArgument)
 	return c
 }
 

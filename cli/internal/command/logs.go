@@ -74,6 +74,7 @@ through their gateways, which operators of the cluster may.`,
 	f.BoolVarP(&o.times, "timestamps", "t", false, "put before each line when it was written, in UTC and to the second or better")
 	f.StringVarP(&o.selector, "selector", "l", "", "`SELECTOR` of sandboxes by their labels, such as app=web,tier=front")
 	completeFlags(c, map[string][]cobra.Completion{"stream": {"stdout", "stderr", "both"}})
+	a.completeContainer(c, firstArgument)
 	return c
 }
 

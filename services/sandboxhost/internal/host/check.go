@@ -274,12 +274,11 @@ func (h *Host) keeperOrStray(uid id.Sandbox) (*keeper, error) {
 	k := newKeeper(h, uid, "")
 	k.rec, k.orphan = strayRecord(uid, h.cfg.BootID, h.now()), true
 	k.rec.Status.Seq, k.rec.Status.Node = h.seqBase+1, h.cfg.Node
-	select {
-	case h.births <- k:
-	default:
+	if len(h.births) == cap(h.births) { // whoever sends holds mu
 		return nil, fault.New(fault.Unavailable, "sandbox %s: too many come at once", uid)
 	}
 	h.keepers[uid] = k
-	h.hub.Set(k.uid, k.state())
+	h.hub.Set(k.uid, k.state()) // before it runs, and has a newer one
+	h.births <- k
 	return k, nil
 }

@@ -78,11 +78,17 @@ func TestExec_EXE3_ThroughTheGateway(t *testing.T) {
 	processes(1, waitLong, "the one that was attached to is gone")
 	client := far.Begin("exec", "web", "--", "probe", "trap", "1", "0")
 	bed.Eventually(t, waitLong, "it is ready", func(context.Context) (bool, string) { return client.Stdout() == "ready\n", client.Stdout() })
-	processes(2, waitLong, "it runs")
+	clients := []*bed.Running{client}
+	for range times - 1 {
+		clients = append(clients, far.Begin("exec", "-i", "web", "--", "probe", "sleep"))
+	}
+	processes(1+times, waitLong, "they run")
 	b.Cut()
-	processes(1, 30*time.Second, "it is ended when its client is cut off")
-	if r := client.Wait(); r.Code != 125 {
-		t.Errorf("of one that was cut off: got code %d, %s, want 125", r.Code, r.Stderr)
+	processes(1, 30*time.Second, "they are ended when their clients are cut off")
+	for _, client := range clients {
+		if r := client.Wait(); r.Code != 125 {
+			t.Errorf("of one that was cut off: got code %d, %s, want 125", r.Code, r.Stderr)
+		}
 	}
 	if err := read(); !broke(err) {
 		t.Errorf("a forwarded port that was cut off: got %v, want a reset", err)

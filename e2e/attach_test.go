@@ -293,6 +293,35 @@ func TestAttach_EXE5_TheTerminalIsRestored(t *testing.T) {
 	}
 }
 
+// A foreground run has the terminal of the person from the start. (EXE-5)
+func TestAttach_EXE5_AForegroundRunHasTheTerminal(t *testing.T) {
+	a := newAttacher(t)
+	master, slave := pty(t)
+	must(t, unix.IoctlSetWinsize(int(slave.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 41, Col: 99}))
+	before, err := unix.IoctlGetTermios(int(slave.Fd()), unix.TCGETS)
+	must(t, err)
+	run := []string{"--node-socket", a.b.HostSocket(), "run", "--rm", "-it", bed.ProbeImage, "--"}
+	cmd := a.b.BeginIn(slave, append(run, "size")...)
+	says(t, cmd, "41 99\r\n")
+	_, err = master.WriteString("\x03")
+	must(t, err)
+	if r := cmd.Wait(); r.Code != 2 {
+		t.Errorf("Ctrl-C as a key: got code %d, %s, want 2", r.Code, r.Stderr)
+	}
+	cmd = a.b.BeginIn(slave, append(run, "trap", "1", "6")...)
+	says(t, cmd, "ready\r\n")
+	cmd.Interrupt()
+	if r := cmd.Wait(); r.Code != 128+2 || !strings.Contains(r.Stderr, "asked ") || !strings.Contains(r.Stdout, "terminated") {
+		t.Errorf("interrupted: got code %d, %s, want 130 and that it was asked to stop", r.Code, r.Stderr)
+	}
+	if after, err := unix.IoctlGetTermios(int(slave.Fd()), unix.TCGETS); err != nil || *after != *before {
+		t.Errorf("got %+v, %v, want the terminal as before: %+v", after, err, before)
+	}
+	if list := a.b.OK("--node-socket", a.b.HostSocket(), "ps", "-o", "name"); list != "" {
+		t.Errorf("left %q", list)
+	}
+}
+
 // Whoever is attached to what ends is told so soon; nobody is attached to what does not run. (EXE-6)
 func TestAttach_EXE6_EndsWithItsSandbox(t *testing.T) {
 	a := newAttacher(t)

@@ -24,6 +24,7 @@ import (
 	"staddle.internal/services/sandboxhost/internal/copying"
 	"staddle.internal/services/sandboxhost/internal/dns"
 	"staddle.internal/services/sandboxhost/internal/engine/containerd"
+	"staddle.internal/services/sandboxhost/internal/event"
 	"staddle.internal/services/sandboxhost/internal/exec"
 	"staddle.internal/services/sandboxhost/internal/forward"
 	"staddle.internal/services/sandboxhost/internal/grant"
@@ -64,7 +65,7 @@ func build(_ context.Context, p *process.Process) ([]run.Member, error) {
 	}
 	rules, err := validate.New(&sandboxhostv1.EnsureSandboxRequest{}, &sandboxhostv1.EnsureHoldRequest{}, &sandboxhostv1.EnsureServiceRequest{}, &sandboxhostv1.ExecRequest{},
 		&sandboxhostv1.ForwardRequest{}, &sandboxhostv1.CopyOutRequest{}, &sandboxhostv1.CopyInRequest{},
-		&sandboxhostv1.GetStatsRequest{}, &sandboxhostv1.WatchStatsRequest{})
+		&sandboxhostv1.GetStatsRequest{}, &sandboxhostv1.WatchStatsRequest{}, &sandboxhostv1.ReadEventsRequest{})
 	if err != nil {
 		return nil, err
 	}
@@ -76,6 +77,7 @@ func build(_ context.Context, p *process.Process) ([]run.Member, error) {
 		return nil, fmt.Errorf("find the first process of containers: %w", err)
 	}
 	eng := newEngine(p, initProgram)
+	happenings := event.New(filepath.Join(p.Paths.Var(Name), event.FileName), p.Log)
 	grants := grant.New(notes, p.Log)
 	short := newMonitor(p, eng)
 	access := clusteraccessv1.NewClusterAccessServiceClient(cluster)
@@ -91,6 +93,7 @@ func build(_ context.Context, p *process.Process) ([]run.Member, error) {
 		host.Deps{
 			Engine: eng, Journal: notes, Log: p.Log, Now: boottime.Now, Disks: grants.Disks, Refusal: short.Refusal,
 			Secrets:  secret.NewFetcher(eng.Secrets(), access),
+			Note:     happenings.Note,
 			NotReady: func(reason string) { p.Status.Block(sourceAdoption, reason) },
 		})
 	p.Server.Use(rules)
@@ -98,6 +101,7 @@ func build(_ context.Context, p *process.Process) ([]run.Member, error) {
 	api.RegisterGrants(p.Server.GRPC(), grants)
 	api.RegisterHolds(p.Server.GRPC(), h)
 	api.RegisterCheck(p.Server.GRPC(), h)
+	api.RegisterEvents(p.Server.GRPC(), happenings)
 	api.RegisterPressure(p.Server.GRPC(), short, eng)
 	services := newServices(p, notes, h, eng)
 	api.RegisterServices(p.Server.GRPC(), services)
@@ -124,6 +128,7 @@ func build(_ context.Context, p *process.Process) ([]run.Member, error) {
 	members := []run.Member{
 		{Name: "engine", Run: eng.Run},
 		{Name: "journal", Run: notes.run},
+		{Name: "events", Run: happenings.Run},
 		{Name: "grants", Run: func(ctx context.Context, ready func()) error {
 			if err := grants.Load(); err != nil {
 				return err

@@ -30,6 +30,7 @@ start" or "component restart", or until the supervisor itself is started anew. W
 needs them stays up, and sandboxes go on running.`, stopComponent),
 		a.restartCommand(),
 		a.componentLogsCommand(),
+		a.componentEventsCommand(),
 	)
 }
 

@@ -209,16 +209,16 @@ func TestComponent_Logs(t *testing.T) {
 	want(t, cli(t, "--root", f.root, "component", "logs", "storage", "--tail", "-1"), 2, "write 0 to 1000000")
 }
 
-func TestEvents(t *testing.T) {
+func TestComponent_Events(t *testing.T) {
 	f := newSupervisor(t)
-	want(t, cli(t, "--root", f.root, "events"), 0, "storage   ready         backing off   4         3      150ms", "its back-off is over")
-	want(t, cli(t, "--root", f.root, "events", "-o", "json"), 0, `"exit_code"`, `"next_delay": "0.150s"`)
-	got := cli(t, "--root", f.root, "events", "--limit", "1", "--watch") // over an end of the supervisor
+	want(t, cli(t, "--root", f.root, "component", "events"), 0, "storage   ready         backing off   4         3      150ms", "its back-off is over")
+	want(t, cli(t, "--root", f.root, "component", "events", "-o", "json"), 0, `"exit_code"`, `"next_delay": "0.150s"`)
+	got := cli(t, "--root", f.root, "component", "events", "--limit", "1", "--watch") // over an end of the supervisor
 	want(t, got, 6, "6 events are not kept any more", "killed", "enough")
 	if lines := strings.Split(strings.TrimSpace(got.out), "\n"); len(lines) != 3 || !strings.HasPrefix(lines[0], "SEQ") || !strings.HasPrefix(lines[2], "9 ") {
 		t.Errorf("got\n%s", got.out)
 	}
-	want(t, cli(t, "--root", f.root, "events", "--limit", "1001"), 2, "write 0 to 1000")
+	want(t, cli(t, "--root", f.root, "component", "events", "--limit", "1001"), 2, "write 0 to 1000")
 }
 
 func TestLogLevel(t *testing.T) {
@@ -268,7 +268,7 @@ func TestCompletion_OfComponents(t *testing.T) {
 		"component stop ":               "storage\npresence\n",
 		"component stop storage ":       "presence\n",
 		"component logs storage ":       "",
-		"events ":                       "storage\npresence\nsupervisor\n",
+		"component events ":             "storage\npresence\nsupervisor\n",
 		"component restart ":            "storage\npresence\nsupervisor\n",
 		"component restart supervisor ": "storage\npresence\n",
 		"log-level ":                    "debug\ninfo\nwarn\nerror\nstorage\npresence\nsupervisor\n",

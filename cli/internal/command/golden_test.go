@@ -52,7 +52,7 @@ func TestHelp(t *testing.T) {
 	var all strings.Builder
 	for _, name := range []string{
 		"", "up", "down", "shutdown", "status", "doctor", "upgrade", "component", "component ls", "component start", "component stop", "component restart",
-		"component logs", "events", "log-level", "run", "ps", "top", "describe", "explain", "wait", "logs", "exec", "port-forward", "cp", "stop", "start", "rm", "image", "image pull", "image import", "image ls", "image rm",
+		"component logs", "component events", "log-level", "run", "ps", "top", "describe", "explain", "events", "wait", "logs", "exec", "port-forward", "cp", "stop", "start", "rm", "image", "image pull", "image import", "image ls", "image rm",
 		"get", "apply", "delete", "disk", "disk create", "disk ls", "disk rm", "node", "node ls",
 		"node cordon", "node uncordon", "node drain", "version",
 	} {

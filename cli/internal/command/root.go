@@ -55,8 +55,8 @@ func (a *app) root() *cobra.Command {
 	completeGlobals(root)
 	root.PersistentPreRunE = func(*cobra.Command, []string) error { return a.checkGlobals() }
 	add(root, groupMachine, a.upCommand(), a.downCommand(), a.shutdownCommand(), a.statusCommand(), a.doctorCommand(), a.upgradeCommand(),
-		a.componentCommand(), a.eventsCommand(), a.logLevelCommand())
-	add(root, groupSandboxes, a.runCommand(), a.psCommand(), a.topCommand(), a.describeCommand(), a.explainCommand(), a.waitCommand(), a.logsCommand(), a.execCommand(), a.attachCommand(), a.portForwardCommand(), a.cpCommand(), a.stopCommand(), a.startCommand(), a.rmCommand(), a.imageCommand())
+		a.componentCommand(), a.logLevelCommand())
+	add(root, groupSandboxes, a.runCommand(), a.psCommand(), a.topCommand(), a.describeCommand(), a.explainCommand(), a.eventsCommand(), a.waitCommand(), a.logsCommand(), a.execCommand(), a.attachCommand(), a.portForwardCommand(), a.cpCommand(), a.stopCommand(), a.startCommand(), a.rmCommand(), a.imageCommand())
 	add(root, groupRecords, a.getCommand(), a.applyCommand(), a.deleteCommand(), a.diskCommand(), a.serviceCommand(), a.secretCommand(), a.nodeCommand())
 	root.AddCommand(a.versionCommand())
 	return root

@@ -19,11 +19,14 @@ type Inside struct {
 	Forward sandboxhostv1.ForwardServiceClient
 	// Copy carries files.
 	Copy sandboxhostv1.CopyServiceClient
+	// Events tells what happened to them.
+	Events sandboxhostv1.EventServiceClient
 }
 
 func newInside(conn *grpc.ClientConn) *Inside {
 	return &Inside{
 		conn, sandboxhostv1.NewExecServiceClient(conn), sandboxhostv1.NewForwardServiceClient(conn), sandboxhostv1.NewCopyServiceClient(conn),
+		sandboxhostv1.NewEventServiceClient(conn),
 	}
 }
 

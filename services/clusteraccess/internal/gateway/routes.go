@@ -39,6 +39,7 @@ func allowed() []service {
 		{desc: &sandboxhostv1.ForwardService_ServiceDesc, process: "sandboxhost"},
 		{desc: &sandboxhostv1.SandboxHostService_ServiceDesc, process: "sandboxhost", only: []string{"ReadLogs"}},
 		{desc: &sandboxhostv1.StatsService_ServiceDesc, process: "sandboxhost"},
+		{desc: &sandboxhostv1.EventService_ServiceDesc, process: "sandboxhost"},
 		{desc: &processv1.ProcessService_ServiceDesc},
 		{desc: &healthv1.Health_ServiceDesc},
 		{desc: &reflectionv1.ServerReflection_ServiceDesc},

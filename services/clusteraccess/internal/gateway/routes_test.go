@@ -26,6 +26,7 @@ func TestRoutes_Find(t *testing.T) {
 		{"/staddle.presence.v1.PresenceService/WatchPresence", nil, route{"presence", true}, 0},
 		{"/staddle.presence.v1.PresenceService/OfTheFuture", nil, route{"presence", false}, 0},
 		{"/staddle.sandboxhost.v1.StatsService/GetStats", nil, route{"sandboxhost", false}, 0},
+		{"/staddle.sandboxhost.v1.EventService/ReadEvents", nil, route{"sandboxhost", true}, 0},
 		{"/staddle.sandboxhost.v1.StatsService/WatchStats", []string{"sandboxhost"}, route{"sandboxhost", true}, 0},
 		{"/staddle.sandboxhost.v1.SandboxHostService/ListSandboxes", []string{"sandboxhost"}, route{}, fault.Denied},
 		{"/staddle.presence.v1.PresenceService/GetPresence", []string{"storage"}, route{}, fault.Invalid},

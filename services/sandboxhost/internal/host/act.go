@@ -324,6 +324,7 @@ func (k *keeper) troubled(ctx context.Context, a engine.Action, err error) {
 	}
 	wait := retryPolicy.Delay(k.retry.tries, rand.Float64())
 	k.retry.at = k.host.deps.Now() + wait
+	k.host.deps.Note(eventOf(k.state(), warning, ReasonRetrying, err.Error()))
 	k.log.Warn("step failed", logging.Step(string(a.Step)), logging.Err(err), logging.RetryIn(wait))
 	k.trouble = clip(err.Error())
 	defer k.reshow()

@@ -64,6 +64,9 @@ func (h *Host) adopt(ctx context.Context) error {
 		if !orphan {
 			records[uid] = r
 		}
+		if before := notes.records[uid]; before.GetStatus().GetPhase() < stopping && r.GetStatus().GetPhase() == stopping && !orphan {
+			h.deps.Note(eventOf(k.state(), normal, r.GetStatus().GetReason(), r.GetStatus().GetMessage()))
+		}
 		keepers = append(keepers, k)
 	}
 	written, err := h.saveAdopted(records)
@@ -90,7 +93,8 @@ func (h *Host) admit(keepers []*keeper, tombs map[id.Sandbox]*sandboxhostv1.Tomb
 			k.name = name
 			h.names[name] = k.uid
 		}
-		h.hub.Set(k.uid, k.state())
+		k.shown = k.state()
+		h.hub.Set(k.uid, k.shown)
 		h.births <- k
 	}
 	h.open = true

@@ -139,8 +139,13 @@ func (k *keeper) unwatch() {
 
 // condition is the readiness of a sandbox, nil if nobody has said anything.
 func condition(s *resourcev1.SandboxStatus) *resourcev1.Condition {
-	for _, c := range s.GetConditions() {
-		if c.GetType() == conditionReady {
+	return conditionOf(s.GetConditions(), conditionReady)
+}
+
+// conditionOf is the condition of a type, nil if nobody has said anything of it.
+func conditionOf(all []*resourcev1.Condition, kind string) *resourcev1.Condition {
+	for _, c := range all {
+		if c.GetType() == kind {
 			return c
 		}
 	}

@@ -98,6 +98,8 @@ type Deps struct {
 	// Secrets fetches values of secrets. Nil means that there are none to be had, and
 	// what refers to some is left to the engine.
 	Secrets Secrets
+	// Note is told what happened to sandboxes, for people. Nil means that nobody is.
+	Note func(events ...*sandboxhostv1.Event)
 	// NotReady is told, until Run is ready, what it waits for.
 	NotReady func(reason string)
 }
@@ -141,6 +143,9 @@ func New(cfg Config, deps Deps) *Host {
 	}
 	if deps.NotReady == nil {
 		deps.NotReady = func(string) {}
+	}
+	if deps.Note == nil {
+		deps.Note = func(...*sandboxhostv1.Event) {}
 	}
 	if deps.Refusal == nil {
 		deps.Refusal = func() error { return nil }

@@ -53,9 +53,9 @@ type keeper struct {
 	silent   time.Duration // since when its shim does not answer, on the boot clock; 0 if it does
 	life     lifeNotes
 	retry    retryNotes
-	trouble  string     // what failed last and is tried again
-	heard    uint64     // version of the holds that was acted on last
-	shown    shownNotes // what the hub has beside the record
+	trouble  string                      // what failed last and is tried again
+	heard    uint64                      // version of the holds that was acted on last
+	shown    *sandboxhostv1.SandboxState // what the hub has
 	progress chan string
 	fetch    *fetching
 	watch    watching

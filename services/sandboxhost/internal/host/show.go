@@ -85,14 +85,11 @@ func (k *keeper) publish(next *sandboxhostv1.SandboxRecord) {
 	}
 	k.rec = next
 	state := k.state()
-	k.shown = shownNotes{held: state.GetHeld(), trouble: state.GetTrouble()}
+	if !k.orphan {
+		k.host.deps.Note(happened(k.shown, state)...)
+	}
+	k.shown = state
 	k.host.hub.Set(k.uid, state)
-}
-
-// shownNotes are the parts of a state that are not in the record.
-type shownNotes struct {
-	held    bool
-	trouble string
 }
 
 // reshow shows the state again if what is not in the record has changed.
@@ -101,7 +98,7 @@ func (k *keeper) reshow() {
 		return
 	}
 	_, held := k.host.heldBy(k.rec.GetWish().GetManager())
-	if (shownNotes{held: held, trouble: k.trouble}) != k.shown {
+	if held != k.shown.GetHeld() || k.trouble != k.shown.GetTrouble() {
 		k.publish(k.rec)
 	}
 }

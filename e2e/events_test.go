@@ -1,0 +1,44 @@
+package e2e
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"staddle.internal/e2e/bed"
+)
+
+// What happened to a sandbox that crashes again and again is told in a few lines that
+// count, also after the host was killed and after the sandbox is gone.
+func TestEvents_TellWhatHappened(t *testing.T) {
+	b, _ := machine(t, bed.Options{})
+	b.OK("run", "-d", "--name", "web", bed.ProbeImage, "--", "exit", "3")
+	uid := onHost(t, b, "web").GetUid()
+	last := ""
+	bed.Eventually(t, waitLong, "its third end is counted", func(context.Context) (bool, string) {
+		last = b.OK("events", "web")
+		for line := range strings.Lines(last) {
+			if f := strings.Fields(line); strings.Contains(line, "CONTAINER_EXITED") && len(f) > 4 && f[3] >= "3" {
+				return true, ""
+			}
+		}
+		return false, last
+	})
+	for _, reason := range []string{"ACCEPTED", "IMAGE_PRESENT", "PREPARING", "STARTED", "ended with code 3", "BACK_OFF"} {
+		if !strings.Contains(last, reason) {
+			t.Errorf("%s is missing in\n%s", reason, last)
+		}
+	}
+	if warnings := b.OK("events", "web", "--warnings"); strings.Contains(warnings, "STARTED") || !strings.Contains(warnings, "BACK_OFF") {
+		t.Errorf("warnings are\n%s", warnings)
+	}
+	b.Kill("sandboxhost")
+	b.WaitReady()
+	if got := b.OK("events", uid); !strings.Contains(got, "ACCEPTED") {
+		t.Errorf("after the host was killed there is only\n%s", got)
+	}
+	b.OK("rm", "web")
+	if got := b.OK("events", uid); !strings.Contains(got, "TORN_DOWN") {
+		t.Errorf("of the removed one there is only\n%s", got)
+	}
+}

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"syscall"
 	"testing"
 
 	"staddle.internal/e2e/bed"
+	"staddle.internal/kit/fault"
 	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
 	sandboxhostv1 "staddle.internal/proto/gen/staddle/sandboxhost/v1"
 )
@@ -97,4 +99,72 @@ func answersNow(t *testing.T, b *bed.Bed, address string) {
 	if wrong := echoes(b, address); wrong != "" {
 		t.Errorf("no answer at %s: %s", address, wrong)
 	}
+}
+
+// NET-5 and NET-9: a node port of a service leads to who is ready, also over loopback and
+// from a neighbour, over the death of everything and a flush of the firewall; it is had
+// once, a program's is refused with its name, and when the service is removed it is free.
+func TestNode_NET9_NodePortIsHadOnce(t *testing.T) {
+	b, supervisor := alone(t, bed.Options{})
+	wish := &sandboxhostv1.EnsureSandboxRequest{
+		Uid: newUID(), Name: "server", Generation: 1, Manager: "local", Spec: spec(always, probe("c", "serve", "7000")),
+		Labels: map[string]string{"app": "web"},
+	}
+	if _, err := b.Host().EnsureSandbox(t.Context(), wish); err != nil {
+		t.Fatal(err)
+	}
+	await(t, b, wish.GetUid(), "running", running)
+	request := func(name string, port uint32) *sandboxhostv1.EnsureServiceRequest {
+		return &sandboxhostv1.EnsureServiceRequest{
+			Uid: newUID(), Name: name, Generation: 1, Manager: "local", Spec: &resourcev1.ServiceSpec{
+				Selector: map[string]string{"app": "web"}, Ports: []*resourcev1.ServicePort{{Port: 80, TargetPort: 7000, NodePort: port}},
+			},
+		}
+	}
+	web := request("web", 30080)
+	if _, err := services(b).EnsureService(t.Context(), web); err != nil {
+		t.Fatal(err)
+	}
+	const loop, gateway = "127.0.0.1:30080", "10.77.0.1:30080"
+	answers(t, b, "at first", loop)
+	answers(t, b, "at first", gateway)
+	neighbour := ensure(t, b, "neighbour", spec(always, probe("c", "ask", gateway, "hi")))
+	bed.Eventually(t, waitLong, "the neighbour is answered", outputIs(t, b, neighbour, "c", 1, "answer hi\n"))
+	l := b.ListenAt("tcp", "127.0.0.1:30081")
+	defer l.Close()
+	refused := func(name string, port uint32, reason, owner string) {
+		t.Helper()
+		_, err := services(b).EnsureService(t.Context(), request(name, port))
+		if fault.Reason(err) != reason || !strings.Contains(err.Error(), owner) {
+			t.Errorf("got %v, want %s with %s", err, reason, owner)
+		}
+	}
+	refused("other", 30080, "HOST_PORT_TAKEN", "service web has it")
+	refused("other", 30081, "HOST_PORT_IN_USE", "in use by \"")
+	second := ensure(t, b, "second", withPorts(spec(always, probe("c", "serve", "7000")), &resourcev1.PublishedPort{HostPort: 30080, Port: 7000}))
+	held := func(s *resourcev1.SandboxStatus) bool { return strings.Contains(s.GetMessage(), "service web has it") }
+	await(t, b, second, "refused", held)
+
+	b.KillRunner(supervisor, true)
+	b.Start()
+	answersNow(t, b, loop) // the rules stay, whoever dies
+	b.WaitReady()
+	answersNow(t, b, loop)
+	await(t, b, second, "refused still", held)
+	tool(t, "ip", "netns", "exec", b.NS, "nft", "flush", "ruleset")
+	answers(t, b, "after a flush", loop)
+
+	remove(t, b, wish.GetUid())
+	bed.Eventually(t, waitLong, "it refuses when nobody is there", func(context.Context) (bool, string) {
+		err := b.Connects("tcp", loop)
+		return errors.Is(err, syscall.ECONNREFUSED), fmt.Sprint(err)
+	})
+	if _, err := services(b).RemoveService(t.Context(), &sandboxhostv1.RemoveServiceRequest{Uid: web.GetUid(), Manager: "local"}); err != nil {
+		t.Fatal(err)
+	}
+	await(t, b, second, "running", running)
+	answers(t, b, "from who waited for it", loop)
+	remove(t, b, second)
+	remove(t, b, neighbour)
+	settled(t, b)
 }

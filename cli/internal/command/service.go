@@ -60,7 +60,7 @@ func (a *app) serviceCommand() *cobra.Command {
 }
 
 func (a *app) serviceCreateCommand() *cobra.Command {
-	var selector, ports []string
+	var selector, ports, nodePorts []string
 	var affinity time.Duration
 	var address string
 	c := &cobra.Command{
@@ -70,9 +70,13 @@ NAME.service.<domain> and is reached from the node and its sandboxes. A connecti
 to any of them; with --affinity a client comes to the same one again. While none is ready
 it refuses.`,
 		Example: `  staddle --node-socket /run/staddle/sandboxhost.sock run -d --label app=web IMAGE
-  staddle service create web --selector app=web --port http=80:8080`,
+  staddle service create web --selector app=web --port http=80:8080
+  staddle service create web --selector app=web --port http=80:8080 --node-port http=30080`,
 		RunE: func(cmd *cobra.Command, given []string) error {
 			spec, err := serviceSpec(selector, ports, affinity)
+			if err == nil {
+				err = addNodePorts(spec, nodePorts)
+			}
 			if err != nil {
 				return err
 			}
@@ -88,6 +92,7 @@ it refuses.`,
 	f := c.Flags()
 	f.StringArrayVar(&selector, "selector", nil, "label that the sandboxes have, as `KEY=VALUE`; several are all needed")
 	f.StringArrayVar(&ports, "port", nil, "port, as `[NAME=]PORT[:TARGET][/PROTOCOL]`; TARGET is the sandboxes' (default: the same), PROTOCOL tcp or udp")
+	f.StringArrayVar(&nodePorts, "node-port", nil, "port of the node that leads there too, as `PORT=[ADDRESS:]NODEPORT`; PORT is the name or the number of a --port, ADDRESS one of the node (default: all)")
 	f.DurationVar(&affinity, "affinity", 0, "how long a client comes to the same sandbox again after its last connection (default: not at all)")
 	f.StringVar(&address, "address", "", "virtual `ADDRESS` (default: any that is free)")
 	_, _ = c.MarkFlagRequired("selector"), c.MarkFlagRequired("port") // they are there
@@ -143,6 +148,38 @@ func servicePort(text string) (*resourcev1.ServicePort, error) {
 	return p, err
 }
 
+// addNodePorts gives ports of a service the ports of the node in texts like
+// PORT=[ADDRESS:]NODEPORT, where PORT is a name or a number.
+func addNodePorts(spec *resourcev1.ServiceSpec, texts []string) error {
+	for _, text := range texts {
+		which, at, _ := strings.Cut(text, "=")
+		address, number, ok := strings.Cut(at, ":")
+		if !ok {
+			address, number = "", at
+		}
+		port, err := strconv.ParseUint(number, 10, 16)
+		if err != nil || port == 0 {
+			return exit.BadUsage("--node-port %q: write PORT=[ADDRESS:]NODEPORT, like http=30080", text)
+		}
+		var found []*resourcev1.ServicePort
+		for _, p := range spec.GetPorts() {
+			if which != "" && (p.GetName() == which || strconv.Itoa(int(p.GetPort())) == which) {
+				found = append(found, p)
+			}
+		}
+		switch {
+		case len(found) == 0:
+			return exit.BadUsage("--node-port %q: there is no --port with the name or number %q", text, which)
+		case len(found) > 1:
+			return exit.BadUsage("--node-port %q: several ports are called %q; give them names", text, which)
+		case found[0].GetNodePort() != 0:
+			return exit.BadUsage("--node-port %q: port %s has one already", text, which)
+		}
+		found[0].NodePort, found[0].NodeAddress = uint32(port), address
+	}
+	return nil
+}
+
 func serviceRows(all []*sandboxhostv1.ServiceState) []output.Row {
 	rows := make([]output.Row, len(all))
 	for i, s := range all {
@@ -183,6 +220,18 @@ func portText(p *resourcev1.ServicePort) string {
 	}
 	if p.GetProtocol() != "" {
 		text += "/" + p.GetProtocol()
+	}
+	if p.GetNodePort() != 0 {
+		text += "@" + nodePortText(p)
+	}
+	return text
+}
+
+// nodePortText is a port of the node as --node-port takes it.
+func nodePortText(p *resourcev1.ServicePort) string {
+	text := strconv.Itoa(int(p.GetNodePort()))
+	if p.GetNodeAddress() != "" {
+		text = p.GetNodeAddress() + ":" + text
 	}
 	return text
 }

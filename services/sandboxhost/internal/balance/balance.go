@@ -1,5 +1,5 @@
-// Package balance owns what leads from the virtual addresses of services to the sandboxes
-// of this node: one table of nftables, beside the one of package network, and the routes
+// Package balance owns what leads from the virtual addresses of services, and from their
+// ports of the node, to the sandboxes of this node: one table of nftables, beside the one of package network, and the routes
 // that make the node itself find those addresses.
 //
 // What should be in the kernel is a pure function of the services (objects); what is there
@@ -38,7 +38,9 @@ type Config struct {
 
 // Front is where a service is reached.
 type Front struct {
-	// Address is the virtual one.
+	// Node says that it is a port of the node, and not of a virtual address.
+	Node bool
+	// Address is the virtual one, or one of the node, of which the zero Addr is all.
 	Address netip.Addr
 	// Protocol is hostport.TCP or hostport.UDP.
 	Protocol string
@@ -48,6 +50,9 @@ type Front struct {
 
 // String is the front as people write it.
 func (f Front) String() string {
+	if !f.Address.IsValid() {
+		return fmt.Sprintf("port %d/%s of the node", f.Port, f.Protocol)
+	}
 	return fmt.Sprintf("%s/%s", netip.AddrPortFrom(f.Address, f.Port), f.Protocol)
 }
 
@@ -219,6 +224,12 @@ func arrange(have, want []netip.AddrPort) []netip.AddrPort {
 
 // name of the front as part of names in the table.
 func (f Front) name() string {
+	switch {
+	case !f.Address.IsValid():
+		return fmt.Sprintf("node_%s_%d", f.Protocol, f.Port)
+	case f.Node:
+		return "node_" + Front{Address: f.Address, Protocol: f.Protocol, Port: f.Port}.name()
+	}
 	return fmt.Sprintf("%s_%s_%d", f.Protocol, strings.ReplaceAll(f.Address.String(), ".", "_"), f.Port)
 }
 

@@ -300,7 +300,8 @@ func TestBalance_NET4_MendsWhatOthersChange(t *testing.T) {
 	n := newNode(t, "10.203.5.0/24", "10.203.192.0/20")
 	one, two, client := n.attach(t), n.attach(t), n.attach(t)
 	service, other := front("10.203.192.1", hostport.TCP, 80), front("10.203.192.2", hostport.TCP, 80)
-	want := map[Front]Service{service: {Backends: at(one, two)}, other: {Affinity: time.Minute, Backends: at(two)}}
+	port := onNode("", hostport.TCP, 30087)
+	want := map[Front]Service{service: {Backends: at(one, two)}, other: {Affinity: time.Minute, Backends: at(two)}, port: {Backends: at(one)}}
 	set(t, n, want)
 	places := prefixPlaces + service.name()
 	for name, harm := range map[string]func(c *nftables.Conn) error{
@@ -321,6 +322,8 @@ func TestBalance_NET4_MendsWhatOthersChange(t *testing.T) {
 			c.FlushChain(&nftables.Chain{Table: n.table(), Name: "forward"})
 			return nil
 		},
+		"a node port gone": func(c *nftables.Conn) error { c.FlushSet(setOf(n.table(), mapNode)); return nil },
+		"nothing held":     func(c *nftables.Conn) error { c.FlushSet(setOf(n.table(), setHeld)); return nil },
 		"a stranger": func(c *nftables.Conn) error {
 			return c.AddSet(setOf(n.table(), prefixPlaces+"tcp_192_0_2_1_80"), nil)
 		},
@@ -343,6 +346,7 @@ func TestBalance_NET4_MendsWhatOthersChange(t *testing.T) {
 		}
 		n.met(t, client.uid, service, one, two)
 		n.met(t, "", other, two)
+		n.met(t, "", toward("127.0.0.1", port), one)
 	}
 	again := New(n.cfg, n.log)
 	kernel, err := read(n.table())

@@ -48,7 +48,7 @@ func diff(have, want objects) change {
 			continue
 		}
 		c.oldSets = append(c.oldSets, name)
-		if name == mapServices {
+		if leads(name) {
 			c.elements(name, h, nil) // its elements use chains
 		}
 	}

@@ -147,7 +147,7 @@ func listElements(c *nftables.Conn, s *nftables.Set) (elements, error) {
 	}
 	for _, e := range found {
 		value := string(e.Val)
-		if s.Name == mapServices {
+		if leads(s.Name) {
 			value = chainOf(e.Val)
 		}
 		all[string(e.Key)] = value

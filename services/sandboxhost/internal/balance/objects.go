@@ -17,6 +17,10 @@ import (
 // Names in the table. Behind the prefixes comes the name of a front.
 const (
 	mapServices   = "services" // front: chain
+	mapNode       = "node"     // port of all addresses of the node: chain
+	mapNodeAt     = "node_at"  // port of one of them: chain
+	setHeld       = "held"     // ports of all addresses, also with nobody behind
+	setHeldAt     = "held_at"  // ports of one of them
 	prefixChain   = "to_"      // what happens with a connection to a front
 	prefixPlaces  = "places_"  // number of a place: backend
 	prefixClients = "clients_" // client: backend that it had last
@@ -45,11 +49,21 @@ type chain struct {
 	marks    string       // of the rules, in order
 }
 
-// render is what the table holds because of some fronts. The map of all services is in it
+// leads says whether a map is one of those from fronts to their chains.
+func leads(name string) bool { return name == mapServices || name == mapNode || name == mapNodeAt }
+
+// holds says whether a set has the ports of the node that services have.
+func holds(name string) bool { return name == setHeld || name == setHeldAt }
+
+// render is what the table holds because of some fronts. The maps of all fronts are in it
 // with those only.
 func render(parts map[Front]Service) objects {
-	o := objects{chains: map[string]chain{}, sets: map[string]elements{mapServices: {}}}
+	o := objects{chains: map[string]chain{}, sets: map[string]elements{mapServices: {}, mapNode: {}, mapNodeAt: {}, setHeld: {}, setHeldAt: {}}}
 	for front, s := range parts {
+		in, held := front.sets()
+		if held != "" {
+			o.sets[held][front.key()] = ""
+		}
 		if len(s.Backends) == 0 {
 			continue // nothing leads there: it refuses
 		}
@@ -63,7 +77,7 @@ func render(parts map[Front]Service) objects {
 			o.sets[prefixClients+name] = elements{}
 		}
 		o.chains[prefixChain+name] = chain{}.with(frontRules(name, s)...)
-		o.sets[mapServices][front.key()] = prefixChain + name
+		o.sets[in][front.key()] = prefixChain + name
 	}
 	return o
 }
@@ -97,9 +111,21 @@ func comment(rule []expr.Any) []byte {
 	return userdata.AppendString(nil, userdata.TypeComment, mark(rule))
 }
 
-// key is the front in the map of services: every part fills words of 4 bytes.
+// sets are the map that leads from a front to its chain, and the set that says that it is
+// held, "" for one of a virtual address: those refuse by their prefixes.
+func (f Front) sets() (in, held string) {
+	switch {
+	case !f.Node:
+		return mapServices, ""
+	case f.Address.IsValid():
+		return mapNodeAt, setHeldAt
+	}
+	return mapNode, setHeld
+}
+
+// key is the front in its map: every part fills words of 4 bytes.
 func (f Front) key() string {
-	key := f.Address.AsSlice()
+	key := f.Address.AsSlice() // none for all addresses
 	key = append(key, protocols[f.Protocol], 0, 0, 0)
 	return string(append(key, padded(f.Port)...))
 }
@@ -115,12 +141,17 @@ func padded(port uint16) []byte { return append(binary.BigEndian.AppendUint16(ni
 // setOf is the definition of a set, by its name.
 func setOf(table *nftables.Table, name string) *nftables.Set {
 	backend := nftables.MustConcatSetType(nftables.TypeIPAddr, nftables.TypeInetService)
-	s := &nftables.Set{Table: table, Name: name, IsMap: true}
+	s := &nftables.Set{Table: table, Name: name, IsMap: !holds(name)}
 	switch {
-	case name == mapServices:
+	case leads(name), holds(name):
 		s.Concatenation = true
-		s.KeyType = nftables.MustConcatSetType(nftables.TypeIPAddr, nftables.TypeInetProto, nftables.TypeInetService)
-		s.DataType = nftables.TypeVerdict
+		s.KeyType = nftables.MustConcatSetType(nftables.TypeInetProto, nftables.TypeInetService)
+		if name != mapNode && name != setHeld {
+			s.KeyType = nftables.MustConcatSetType(nftables.TypeIPAddr, nftables.TypeInetProto, nftables.TypeInetService)
+		}
+		if leads(name) {
+			s.DataType = nftables.TypeVerdict
+		}
 	case strings.HasPrefix(name, prefixClients):
 		s.KeyType, s.DataType = nftables.TypeIPAddr, backend
 		s.HasTimeout, s.Dynamic, s.Size = true, true, maxClients
@@ -135,7 +166,10 @@ func setElements(name string, all elements) []nftables.SetElement {
 	out := make([]nftables.SetElement, 0, len(all))
 	for key, value := range all {
 		e := nftables.SetElement{Key: []byte(key), Val: []byte(value)}
-		if name == mapServices {
+		switch {
+		case holds(name):
+			e.Val = nil
+		case leads(name):
 			e.Val, e.VerdictData = nil, &expr.Verdict{Kind: expr.VerdictGoto, Chain: value}
 		}
 		out = append(out, e)

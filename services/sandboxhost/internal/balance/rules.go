@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/google/nftables"
+	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 )
@@ -26,20 +27,37 @@ const (
 
 // base are the chains that connections come in by:
 //
-//	chain prerouting { from the bridge: goto what map services says }
-//	chain output { goto what map services says }
+//	chain prerouting {
+//		from the bridge: goto what map services says
+//		to loopback, not over lo: return
+//		to an address of the node: goto what map node_at says, or map node
+//	}
+//	chain output {
+//		goto what map services says
+//		to an address of the node: goto what map node_at says, or map node
+//	}
 //	chain forward { from the bridge, to a prefix: reject }
 //	chain own { to a prefix: reject }
+//	chain input { new, to an address of the node and a port in set held_at or held: reject }
 //
-// The last two come after the first two, so that what still has a virtual address there
-// leads nowhere.
+// The last three come after the first two, so that what still has a virtual address or a
+// held port there leads nowhere. Only new connections are refused in input: a program of
+// the node may have such a port as its own end of one.
 func (b *Balancer) base() map[string]chain {
 	fromBridge := []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: interfaceName(b.cfg.Bridge)},
 	}
-	nat := func(hook *nftables.ChainHook, rule []expr.Any) chain {
-		return chain{kind: nftables.ChainTypeNAT, hook: hook, priority: nftables.ChainPriorityNATDest}.with(rule)
+	toOthers := []expr.Any{
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: destinationAt, Len: 1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{127}},
+		&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: interfaceName("lo")},
+		&expr.Verdict{Kind: expr.VerdictReturn},
+	}
+	toNode := [][]expr.Any{join(toTheNode(), find(mapNodeAt)), join(toTheNode(), find(mapNode))}
+	nat := func(hook *nftables.ChainHook, rules ...[]expr.Any) chain {
+		return chain{kind: nftables.ChainTypeNAT, hook: hook, priority: nftables.ChainPriorityNATDest}.with(append(rules, toNode...)...)
 	}
 	filter := func(hook *nftables.ChainHook, also []expr.Any) chain {
 		var rules [][]expr.Any
@@ -50,11 +68,22 @@ func (b *Balancer) base() map[string]chain {
 		return chain{kind: nftables.ChainTypeFilter, hook: hook, priority: nftables.ChainPriorityFilter}.with(rules...)
 	}
 	return map[string]chain{
-		"prerouting": nat(nftables.ChainHookPrerouting, join(fromBridge, find())),
-		"output":     nat(nftables.ChainHookOutput, find()),
+		"prerouting": nat(nftables.ChainHookPrerouting, join(fromBridge, find(mapServices)), toOthers),
+		"output":     nat(nftables.ChainHookOutput, find(mapServices)),
 		"forward":    filter(nftables.ChainHookForward, fromBridge),
 		"own":        filter(nftables.ChainHookOutput, nil),
+		"input":      chain{kind: nftables.ChainTypeFilter, hook: nftables.ChainHookInput, priority: nftables.ChainPriorityFilter}.with(refuseHeld()...),
 	}
+}
+
+// refuseHeld refuses what comes to a held port of the node and was led nowhere.
+func refuseHeld() [][]expr.Any {
+	var rules [][]expr.Any
+	for _, set := range []string{setHeldAt, setHeld} {
+		held := join(begins(), toTheNode(), frontOf(set), []expr.Any{&expr.Lookup{SourceRegister: regKey, SetName: set}})
+		rules = append(rules, join(tcp(), held, reject(unix.NFT_REJECT_TCP_RST, 0)), join(held, reject(unix.NFT_REJECT_ICMP_UNREACH, icmpPort)))
+	}
+	return rules
 }
 
 // icmpPort is "port unreachable" (RFC 792).
@@ -75,13 +104,38 @@ func frontRules(name string, s Service) [][]expr.Any {
 	return [][]expr.Any{again, first, random}
 }
 
-// find goes to the chain of a front, if there is one.
-func find() []expr.Any {
+// find goes to the chain of a front, if there is one in a map.
+func find(name string) []expr.Any {
+	return append(frontOf(name), &expr.Lookup{SourceRegister: regKey, DestRegister: unix.NFT_REG_VERDICT, IsDestRegSet: true, SetName: name})
+}
+
+// frontOf takes the front that a packet goes to, as a map or set has it.
+func frontOf(name string) []expr.Any {
+	var exprs []expr.Any
+	next := uint32(regKey)
+	if name != mapNode && name != setHeld {
+		exprs = append(exprs, &expr.Payload{DestRegister: next, Base: expr.PayloadBaseNetworkHeader, Offset: destinationAt, Len: word})
+		next++
+	}
+	return append(exprs, &expr.Meta{Key: expr.MetaKeyL4PROTO, Register: next},
+		&expr.Payload{DestRegister: next + 1, Base: expr.PayloadBaseTransportHeader, Offset: portAt, Len: 2})
+}
+
+// toTheNode demands that the destination is an address of the node.
+func toTheNode() []expr.Any {
 	return []expr.Any{
-		&expr.Payload{DestRegister: regKey, Base: expr.PayloadBaseNetworkHeader, Offset: destinationAt, Len: word},
-		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: regKey + 1},
-		&expr.Payload{DestRegister: regKey + 2, Base: expr.PayloadBaseTransportHeader, Offset: portAt, Len: 2},
-		&expr.Lookup{SourceRegister: regKey, DestRegister: unix.NFT_REG_VERDICT, IsDestRegSet: true, SetName: mapServices},
+		&expr.Fib{Register: 1, FlagDADDR: true, ResultADDRTYPE: true},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(unix.RTN_LOCAL)},
+	}
+}
+
+// begins demands that a packet is the first of a connection.
+func begins() []expr.Any {
+	none := binaryutil.NativeEndian.PutUint32(0)
+	return []expr.Any{
+		&expr.Ct{Key: expr.CtKeySTATE, Register: 1},
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: word, Mask: binaryutil.NativeEndian.PutUint32(expr.CtStateBitNEW), Xor: none},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: none},
 	}
 }
 

@@ -9,6 +9,8 @@ import (
 	"github.com/google/nftables"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"staddle.internal/services/sandboxhost/internal/hostport"
 )
 
 // settle makes the kernel forget what leads to backends that fronts do not have any more:
@@ -27,7 +29,11 @@ func (b *Balancer) settle(changed []Front) error {
 	if !udp {
 		return nil
 	}
-	_, err := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, unix.AF_INET, stale(backends))
+	local, err := hostport.Addresses()
+	if err != nil {
+		return err
+	}
+	_, err = netlink.ConntrackDeleteFilters(netlink.ConntrackTable, unix.AF_INET, stale{backends: backends, local: local})
 	if err != nil && !errors.Is(err, unix.ENOENT) { // one has ended meanwhile
 		return fmt.Errorf("forget connections to services: %w", err)
 	}
@@ -66,7 +72,10 @@ func (b *Balancer) forgetClients(front Front) error {
 }
 
 // stale matches connections of udp to one of the fronts with somebody who is not behind it.
-type stale map[Front][]netip.AddrPort
+type stale struct {
+	backends map[Front][]netip.AddrPort
+	local    map[netip.Addr]bool // addresses of the node
+}
 
 // MatchConntrackFlow makes it a filter of netlink.
 func (s stale) MatchConntrackFlow(f *netlink.ConntrackFlow) bool {
@@ -78,6 +87,16 @@ func (s stale) MatchConntrackFlow(f *netlink.ConntrackFlow) bool {
 	if !ok1 || !ok2 {
 		return false
 	}
-	backends, ours := s[Front{Address: to.Unmap(), Protocol: "udp", Port: f.Forward.DstPort}]
-	return ours && !slices.Contains(backends, netip.AddrPortFrom(by.Unmap(), f.Reverse.SrcPort))
+	to = to.Unmap()
+	fronts := []Front{{Address: to}, {Address: to, Node: true}}
+	if s.local[to] || to.IsLoopback() {
+		fronts = append(fronts, Front{Node: true})
+	}
+	for _, front := range fronts {
+		front.Protocol, front.Port = hostport.UDP, f.Forward.DstPort
+		if backends, ours := s.backends[front]; ours {
+			return !slices.Contains(backends, netip.AddrPortFrom(by.Unmap(), f.Reverse.SrcPort))
+		}
+	}
+	return false
 }

@@ -1,5 +1,5 @@
 // Package hostport finds out which program of the node listens on a port. It only looks:
-// at the kernel's tables of sockets and at the open files of processes.
+// at the kernel's tables of sockets and of addresses, and at the open files of processes.
 package hostport
 
 import (

@@ -83,6 +83,8 @@ type Network struct {
 	byUID  map[id.Sandbox]netip.Addr
 	byAddr map[netip.Addr]id.Sandbox
 	ports  map[id.Sandbox][]Port
+	// services have ports of the node, too, by their names.
+	services map[string][]Port
 	// mirrored are those that reach themselves by an address that is not their own.
 	mirrored map[id.Sandbox]bool
 	last     netip.Addr                   // given out last; the next one is looked for behind it
@@ -101,7 +103,7 @@ func New(cfg Config, deps Deps) *Network {
 	return &Network{
 		cfg: cfg, log: deps.Log, pins: deps.Namespaces, now: deps.Now, boot: bootID(),
 		byUID: map[id.Sandbox]netip.Addr{}, byAddr: map[netip.Addr]id.Sandbox{}, freed: map[netip.Addr]time.Duration{},
-		ports: map[id.Sandbox][]Port{}, mirrored: map[id.Sandbox]bool{},
+		ports: map[id.Sandbox][]Port{}, services: map[string][]Port{}, mirrored: map[id.Sandbox]bool{},
 	}
 }
 

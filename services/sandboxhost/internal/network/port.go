@@ -7,8 +7,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/vishvananda/netlink"
-
 	"staddle.internal/kit/fault"
 	"staddle.internal/kit/id"
 	"staddle.internal/kit/journal"
@@ -58,19 +56,30 @@ func (p Port) collides(q Port) bool {
 	return p.Protocol == q.Protocol && p.Host == q.Host && (p.Address == q.Address || !p.Address.IsValid() || !q.Address.IsValid())
 }
 
-// claimed finds who has a port that one of the wanted collides with.
-func claimed(all map[id.Sandbox][]Port, uid id.Sandbox, wanted []Port) (id.Sandbox, Port, bool) {
-	for other, ports := range all {
-		if other == uid {
-			continue
+// holder finds who has a port that one of the wanted collides with. Its caller holds n.mu.
+func (n *Network) holder(who string, wanted []Port) (other string, port Port, taken bool) {
+	for _, p := range wanted {
+		for uid, ports := range n.ports {
+			if name := sandboxNamed(uid); name != who && slices.ContainsFunc(ports, p.collides) {
+				return name, p, true
+			}
 		}
-		for _, p := range wanted {
-			if slices.ContainsFunc(ports, p.collides) {
-				return other, p, true
+		for service, ports := range n.services {
+			if name := serviceNamed(service); name != who && slices.ContainsFunc(ports, p.collides) {
+				return name, p, true
 			}
 		}
 	}
 	return "", Port{}, false
+}
+
+// Who has ports of the node, as people are told.
+func sandboxNamed(uid id.Sandbox) string { return fmt.Sprintf("sandbox %s", uid) }
+func serviceNamed(name string) string    { return "service " + name }
+
+// same says whether both are one port of the node.
+func (p Port) same(q Port) bool {
+	return p.Protocol == q.Protocol && p.Host == q.Host && p.Address == q.Address
 }
 
 // claimPorts gives a sandbox ports of the node, if nobody else has them. The claim is
@@ -85,13 +94,14 @@ func (n *Network) claimPorts(uid id.Sandbox, ports []Port) error {
 	if ledger == nil {
 		return fault.New(fault.Unavailable, "publish ports of sandbox %s: the network is not ready yet", uid)
 	}
-	if err := askPrograms(uid, ports); err != nil {
+	who := sandboxNamed(uid)
+	if err := askPrograms(who, ports); err != nil {
 		return err
 	}
 	n.mu.Lock()
-	if other, p, taken := claimed(n.ports, uid, ports); taken {
+	if other, p, taken := n.holder(who, ports); taken {
 		n.mu.Unlock()
-		return fault.WithReason(fault.New(fault.Conflict, "publish port %s of sandbox %s: sandbox %s has it", p, uid, other), reasonPortTaken)
+		return portTaken(who, p, other)
 	}
 	n.ports[uid] = ports
 	n.mu.Unlock()
@@ -105,41 +115,70 @@ func (n *Network) claimPorts(uid id.Sandbox, ports []Port) error {
 	return nil
 }
 
+func portTaken(who string, p Port, other string) error {
+	return fault.WithReason(fault.New(fault.Conflict, "publish port %s of %s: %s has it", p, who, other), reasonPortTaken)
+}
+
+// ClaimForService gives a service ports of the node in place of those that it has. It
+// returns fault.Conflict if another has one, a program of the node listens on a new one,
+// or the node does not have an address; the service keeps what it had then. The claim is
+// the caller's to keep: it lasts until another, or until the process ends.
+func (n *Network) ClaimForService(name string, ports []Port) error {
+	n.mu.Lock()
+	have := n.services[name]
+	n.mu.Unlock()
+	who := serviceNamed(name)
+	fresh := slices.DeleteFunc(slices.Clone(ports), func(p Port) bool { return slices.ContainsFunc(have, p.same) })
+	if err := askPrograms(who, fresh); err != nil {
+		return err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if other, p, taken := n.holder(who, fresh); taken {
+		return portTaken(who, p, other)
+	}
+	n.holdLocked(name, ports)
+	return nil
+}
+
+// HoldForService notes that a service has ports of the node, in place of those that it
+// had, and asks nobody: it had them before this process.
+func (n *Network) HoldForService(name string, ports []Port) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.holdLocked(name, ports)
+}
+
+func (n *Network) holdLocked(name string, ports []Port) {
+	delete(n.services, name)
+	if len(ports) > 0 {
+		n.services[name] = ports
+	}
+}
+
 // askPrograms demands that no program of the node has one of the ports, and that the node
 // has the addresses.
-func askPrograms(uid id.Sandbox, ports []Port) error {
-	local, err := localAddresses()
+func askPrograms(who string, ports []Port) error {
+	if len(ports) == 0 {
+		return nil
+	}
+	local, err := hostport.Addresses()
 	if err != nil {
 		return err
 	}
 	for _, p := range ports {
 		if p.Address.IsValid() && !p.Address.IsLoopback() && !local[p.Address] {
-			return fault.WithReason(fault.New(fault.Conflict, "publish port %s of sandbox %s: this node has no such address", p, uid), reasonAddressMissing)
+			return fault.WithReason(fault.New(fault.Conflict, "publish port %s of %s: this node has no such address", p, who), reasonAddressMissing)
 		}
 		owner, err := hostport.Owner(p.Protocol, p.at())
 		if err != nil {
-			return fmt.Errorf("publish ports of sandbox %s: %w", uid, err)
+			return fmt.Errorf("publish ports of %s: %w", who, err)
 		}
 		if owner != "" {
-			return fault.WithReason(fault.New(fault.Conflict, "publish port %s of sandbox %s: it is in use by %s", p, uid, owner), reasonPortInUse)
+			return fault.WithReason(fault.New(fault.Conflict, "publish port %s of %s: it is in use by %s", p, who, owner), reasonPortInUse)
 		}
 	}
 	return nil
-}
-
-// localAddresses are the IPv4 addresses of the node.
-func localAddresses() (map[netip.Addr]bool, error) {
-	addrs, err := netlink.AddrList(nil, netlink.FAMILY_V4)
-	if err != nil {
-		return nil, fmt.Errorf("list addresses of the node: %w", err)
-	}
-	local := map[netip.Addr]bool{}
-	for _, a := range addrs {
-		if addr, ok := netip.AddrFromSlice(a.IP.To4()); ok {
-			local[addr] = true
-		}
-	}
-	return local, nil
 }
 
 func notePorts(tx journal.Tx, uid id.Sandbox, ports []Port) error {

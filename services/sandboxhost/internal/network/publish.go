@@ -145,7 +145,7 @@ func (n *Network) publish(uid id.Sandbox) error {
 	if err != nil {
 		return fmt.Errorf("publish ports of sandbox %s: %w", uid, err)
 	}
-	local, err := localAddresses()
+	local, err := hostport.Addresses()
 	if err != nil {
 		return err
 	}

@@ -27,6 +27,7 @@ import (
 	"staddle.internal/kit/logging"
 	"staddle.internal/kit/watch"
 	"staddle.internal/services/sandboxhost/internal/balance"
+	"staddle.internal/services/sandboxhost/internal/network"
 
 	sandboxhostv1 "staddle.internal/proto/gen/staddle/sandboxhost/v1"
 )
@@ -61,6 +62,8 @@ type Deps struct {
 	Balancer balancer
 	// Reflect lets a sandbox reach itself.
 	Reflect func(id.Sandbox) error
+	// Ports is where ports of the node are claimed; a *network.Network.
+	Ports ports
 	// Log gets what changes and what fails.
 	Log *slog.Logger
 }
@@ -73,6 +76,11 @@ type notes interface {
 type balancer interface {
 	Set(want map[balance.Front]balance.Service) error
 	Mend() (string, error)
+}
+
+type ports interface {
+	ClaimForService(name string, ports []network.Port) error
+	HoldForService(name string, ports []network.Port)
 }
 
 // Keeper keeps the services.
@@ -99,7 +107,8 @@ func New(cfg Config, deps Deps) *Keeper {
 	}
 }
 
-// Load reads the wishes, so that names are known from then on, and waits until ctx ends.
+// Load reads the wishes, so that names are known from then on, takes their ports of the
+// node before a sandbox does, and waits until ctx ends.
 func (k *Keeper) Load(ctx context.Context, ready func()) error {
 	if err := k.load(); err != nil {
 		return fmt.Errorf("read wishes for services: %w", err)
@@ -127,6 +136,7 @@ func (k *Keeper) load() error {
 	return k.deps.Journal.View(func(tx journal.Tx) error {
 		return journal.ForEachProto(tx, bucket, func(uid string, w *sandboxhostv1.ServiceWish) error {
 			k.wishes[uid] = w
+			k.deps.Ports.HoldForService(w.GetName(), nodePorts(w))
 			return nil
 		})
 	})
@@ -240,17 +250,34 @@ func (k *Keeper) Ensure(wish *sandboxhostv1.ServiceWish) (*sandboxhostv1.Service
 		if wish.AcceptedAt == nil {
 			wish.AcceptedAt = timestamppb.Now()
 		}
-		err := k.deps.Journal.Update(func(tx journal.Tx) error { return journal.PutProto(tx, bucket, wish.GetUid(), wish) })
-		if err != nil {
-			return nil, fmt.Errorf("service %s: %w", wish.GetName(), err)
+		if err := k.keep(wish); err != nil {
+			return nil, err
 		}
-		k.wishes[wish.GetUid()] = wish
 	}
 	k.tell()
+	if changed {
+		k.deps.Ports.HoldForService(wish.GetName(), nodePorts(wish))
+	}
 	if k.trouble != nil {
 		return nil, fault.New(fault.Unavailable, "service %s: is kept, and does not lead anywhere yet: %w", wish.GetName(), k.trouble)
 	}
 	return k.state(k.wishes[wish.GetUid()]), nil
+}
+
+// keep claims the ports of a wish and writes it down. Those that it had before are given
+// back when nothing leads there any more.
+func (k *Keeper) keep(wish *sandboxhostv1.ServiceWish) error {
+	old := nodePorts(k.wishes[wish.GetUid()])
+	if err := k.deps.Ports.ClaimForService(wish.GetName(), slices.Concat(old, nodePorts(wish))); err != nil {
+		return err
+	}
+	err := k.deps.Journal.Update(func(tx journal.Tx) error { return journal.PutProto(tx, bucket, wish.GetUid(), wish) })
+	if err != nil {
+		k.deps.Ports.HoldForService(wish.GetName(), old)
+		return fmt.Errorf("service %s: %w", wish.GetName(), err)
+	}
+	k.wishes[wish.GetUid()] = wish
+	return nil
 }
 
 // Remove ends a wish. All rules of ServiceHostService.RemoveService hold.
@@ -272,6 +299,9 @@ func (k *Keeper) Remove(uid, manager string) error {
 		delete(k.wishes, uid)
 	}
 	k.tell()
+	if ok {
+		k.deps.Ports.HoldForService(wish.GetName(), nil)
+	}
 	if k.trouble != nil {
 		return fault.New(fault.Unavailable, "remove service %s: %w", uid, k.trouble)
 	}

@@ -7,6 +7,7 @@ import (
 	"staddle.internal/kit/id"
 	"staddle.internal/services/sandboxhost/internal/balance"
 	"staddle.internal/services/sandboxhost/internal/hostport"
+	"staddle.internal/services/sandboxhost/internal/network"
 
 	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
 	sandboxhostv1 "staddle.internal/proto/gen/staddle/sandboxhost/v1"
@@ -68,9 +69,29 @@ func plan(wishes map[string]*sandboxhostv1.ServiceWish, members map[id.Sandbox]m
 				s.Backends = append(s.Backends, netip.AddrPortFrom(m.addr, target(p)))
 			}
 			fronts[balance.Front{Address: addr, Protocol: protocolOf(p), Port: uint16(p.GetPort())}] = s
+			if p.GetNodePort() != 0 {
+				at := nodePort(p)
+				fronts[balance.Front{Node: true, Address: at.Address, Protocol: at.Protocol, Port: at.Host}] = s
+			}
 		}
 	}
 	return fronts, all
+}
+
+// nodePorts are the ports of the node that a service has.
+func nodePorts(wish *sandboxhostv1.ServiceWish) []network.Port {
+	var all []network.Port
+	for _, p := range wish.GetSpec().GetPorts() {
+		if p.GetNodePort() != 0 {
+			all = append(all, nodePort(p))
+		}
+	}
+	return all
+}
+
+func nodePort(p *resourcev1.ServicePort) network.Port {
+	addr, _ := netip.ParseAddr(p.GetNodeAddress()) // "" is the zero Addr: all addresses
+	return network.Port{Protocol: protocolOf(p), Host: uint16(p.GetNodePort()), Address: addr}
 }
 
 // behindOf are the ready sandboxes with all labels of a service.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -120,7 +121,7 @@ func TestPlan_LeadsToReadyOnesOnly(t *testing.T) {
 	wish := wishFor("A", "web", 1)
 	wish.Address = "192.0.2.1"
 	wish.Spec.Affinity = durationpb.New(time.Minute)
-	wish.Spec.Ports = []*resourcev1.ServicePort{{Port: 80, TargetPort: 8080}, {Port: 53, Protocol: "udp"}}
+	wish.Spec.Ports = []*resourcev1.ServicePort{{Port: 80, TargetPort: 8080, NodePort: 30080, NodeAddress: "127.0.0.1"}, {Port: 53, Protocol: "udp"}}
 	for name, tt := range map[string]struct {
 		change func(*sandboxhostv1.SandboxState)
 		want   bool
@@ -139,7 +140,8 @@ func TestPlan_LeadsToReadyOnesOnly(t *testing.T) {
 		fronts, behind := plan(map[string]*sandboxhostv1.ServiceWish{"A": wish}, map[id.Sandbox]member{"S": state(tt.change)})
 		web := fronts[balance.Front{Address: netip.MustParseAddr("192.0.2.1"), Protocol: "tcp", Port: 80}]
 		dns := fronts[balance.Front{Address: netip.MustParseAddr("192.0.2.1"), Protocol: "udp", Port: 53}]
-		if len(fronts) != 2 || web.Affinity != time.Minute || behind["S"] != tt.want {
+		node := fronts[balance.Front{Node: true, Address: netip.MustParseAddr("127.0.0.1"), Protocol: "tcp", Port: 30080}]
+		if len(fronts) != 3 || !slices.Equal(node.Backends, web.Backends) || web.Affinity != time.Minute || behind["S"] != tt.want {
 			t.Errorf("%s: got fronts %v with %v behind", name, fronts, behind)
 		}
 		if got := fmt.Sprint(web.Backends, dns.Backends); (got == "[10.77.0.2:8080] [10.77.0.2:53]") != tt.want {

@@ -102,7 +102,14 @@ type ServicePort struct {
 	// Port of the virtual address.
 	Port uint32 `protobuf:"varint,3,opt,name=port,proto3" json:"port,omitempty"`
 	// Port of the sandboxes. 0 means the same.
-	TargetPort    uint32 `protobuf:"varint,4,opt,name=target_port,json=targetPort,proto3" json:"target_port,omitempty"`
+	TargetPort uint32 `protobuf:"varint,4,opt,name=target_port,json=targetPort,proto3" json:"target_port,omitempty"`
+	// Port of the node that leads to the same sandboxes: from other machines, the node
+	// itself, also at 127.0.0.1, and its sandboxes. It is had once: by one service or one
+	// sandbox, and not while a program of the node listens there. 0 means none.
+	NodePort uint32 `protobuf:"varint,5,opt,name=node_port,json=nodePort,proto3" json:"node_port,omitempty"`
+	// Address of the node, IPv4, at which node_port is reached and nowhere else; one of
+	// loopback is reached by the node itself only. Empty means all addresses of the node.
+	NodeAddress   string `protobuf:"bytes,6,opt,name=node_address,json=nodeAddress,proto3" json:"node_address,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -165,26 +172,45 @@ func (x *ServicePort) GetTargetPort() uint32 {
 	return 0
 }
 
+func (x *ServicePort) GetNodePort() uint32 {
+	if x != nil {
+		return x.NodePort
+	}
+	return 0
+}
+
+func (x *ServicePort) GetNodeAddress() string {
+	if x != nil {
+		return x.NodeAddress
+	}
+	return ""
+}
+
 var File_staddle_resource_v1_service_proto protoreflect.FileDescriptor
 
 const file_staddle_resource_v1_service_proto_rawDesc = "" +
 	"\n" +
-	"!staddle/resource/v1/service.proto\x12\x13staddle.resource.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\"\x9a\x04\n" +
+	"!staddle/resource/v1/service.proto\x12\x13staddle.resource.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\"\xe6\x05\n" +
 	"\vServiceSpec\x12f\n" +
-	"\bselector\x18\x01 \x03(\v2..staddle.resource.v1.ServiceSpec.SelectorEntryB\x1a\xbaH\x17\x9a\x01\x14\b\x01\x10\x10\"\ar\x05\x10\x01\x18\xfd\x01*\x05r\x03\x18\xfd\x01R\bselector\x12\x9c\x02\n" +
-	"\x05ports\x18\x02 \x03(\v2 .staddle.resource.v1.ServicePortB\xe3\x01\xbaH\xdf\x01\xba\x01\xd4\x01\n" +
-	"\fports.unique\x12Tports of a service must have different names, and different numbers of each protocol\x1anthis.map(p, p.name).unique() && this.map(p, (p.protocol == '' ? 'tcp' : p.protocol) + string(p.port)).unique()\x92\x01\x04\b\x01\x10 R\x05ports\x12G\n" +
+	"\bselector\x18\x01 \x03(\v2..staddle.resource.v1.ServiceSpec.SelectorEntryB\x1a\xbaH\x17\x9a\x01\x14\b\x01\x10\x10\"\ar\x05\x10\x01\x18\xfd\x01*\x05r\x03\x18\xfd\x01R\bselector\x12\xe8\x03\n" +
+	"\x05ports\x18\x02 \x03(\v2 .staddle.resource.v1.ServicePortB\xaf\x03\xbaH\xab\x03\xba\x01\xd4\x01\n" +
+	"\fports.unique\x12Tports of a service must have different names, and different numbers of each protocol\x1anthis.map(p, p.name).unique() && this.map(p, (p.protocol == '' ? 'tcp' : p.protocol) + string(p.port)).unique()\xba\x01\xc8\x01\n" +
+	"\x11ports.node_unique\x12Aports of a service must have different node_port of each protocol\x1apthis.filter(p, p.node_port != 0u).map(p, (p.protocol == '' ? 'tcp' : p.protocol) + string(p.node_port)).unique()\x92\x01\x04\b\x01\x10 R\x05ports\x12G\n" +
 	"\baffinity\x18\x03 \x01(\v2\x19.google.protobuf.DurationB\x10\xbaH\r\xaa\x01\n" +
 	"\"\x04\b\x80\xa3\x052\x02\b\x01R\baffinity\x1a;\n" +
 	"\rSelectorEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xca\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x8c\x03\n" +
 	"\vServicePort\x12?\n" +
 	"\x04name\x18\x01 \x01(\tB+\xbaH(\xd8\x01\x01r#\x18\x0f2\x1f^[a-z0-9]([-a-z0-9]*[a-z0-9])?$R\x04name\x12-\n" +
 	"\bprotocol\x18\x02 \x01(\tB\x11\xbaH\x0er\fR\x00R\x03tcpR\x03udpR\bprotocol\x12\x1f\n" +
 	"\x04port\x18\x03 \x01(\rB\v\xbaH\b*\x06\x18\xff\xff\x03(\x01R\x04port\x12*\n" +
 	"\vtarget_port\x18\x04 \x01(\rB\t\xbaH\x06*\x04\x18\xff\xff\x03R\n" +
-	"targetPortB\xd0\x01\n" +
+	"targetPort\x12&\n" +
+	"\tnode_port\x18\x05 \x01(\rB\t\xbaH\x06*\x04\x18\xff\xff\x03R\bnodePort\x12-\n" +
+	"\fnode_address\x18\x06 \x01(\tB\n" +
+	"\xbaH\a\xd8\x01\x01r\x02x\x01R\vnodeAddress:i\xbaHf\x1ad\n" +
+	"\x11node_address.port\x12\x1enode_address needs a node_port\x1a/this.node_address == '' || this.node_port != 0uB\xd0\x01\n" +
 	"\x17com.staddle.resource.v1B\fServiceProtoP\x01Z9staddle.internal/proto/gen/staddle/resource/v1;resourcev1\xa2\x02\x03SRX\xaa\x02\x13Staddle.Resource.V1\xca\x02\x13Staddle\\Resource\\V1\xe2\x02\x1fStaddle\\Resource\\V1\\GPBMetadata\xea\x02\x15Staddle::Resource::V1b\x06proto3"
 
 var (

@@ -16,6 +16,7 @@ import (
 	"staddle.internal/kit/fault"
 	"staddle.internal/kit/id"
 	"staddle.internal/services/sandboxhost/internal/inventory"
+	"staddle.internal/services/sandboxhost/internal/network"
 )
 
 // Reclaim removes one object that is left over. See engine.Audit.
@@ -132,6 +133,9 @@ func missing(doing string, err error) error {
 
 // Reflect lets a sandbox of the node's network reach itself by an address that leads to it.
 func (e *Engine) Reflect(uid id.Sandbox) error { return e.network.Reflect(uid) }
+
+// Ports is where ports of the node are claimed.
+func (e *Engine) Ports() *network.Network { return e.network }
 
 // Mend makes what all sandboxes share as it should be. See engine.Audit.
 func (e *Engine) Mend(ctx context.Context) error {

@@ -40,10 +40,11 @@ func (s *Server) Attach(stream grpc.BidiStreamingServer[sandboxhostv1.AttachRequ
 	if err != nil {
 		return err
 	}
-	if err := s.enterAttached(of.uid); err != nil {
+	if err := s.enter(&s.attached, of.uid); err != nil {
 		return err
 	}
-	defer s.leaveAttached(of.uid)
+	defer s.pumps.Done()
+	defer s.count(&s.attached, of.uid, -1)
 	ctx, cancel := context.WithCancelCause(stream.Context())
 	defer cancel(nil)
 	if start.GetStdin() && !of.over {

@@ -84,8 +84,8 @@ type Server struct {
 	pumps   sync.WaitGroup // sessions and what they have begun
 
 	mu       sync.Mutex         // guards what follows
-	open     map[id.Sandbox]int // begun processes
-	attached map[id.Sandbox]int // callers
+	open     crowd              // processes that were begun
+	attached crowd              // callers
 	inputs   map[string]*holder // by container
 	stopping bool               // no more sessions may be entered
 }
@@ -94,7 +94,9 @@ type Server struct {
 func New(host states, runtime Runtime, output output, log *slog.Logger) *Server {
 	return &Server{
 		host: host, runtime: runtime, output: output, log: log, parting: make(chan parting), over: make(chan struct{}),
-		open: map[id.Sandbox]int{}, attached: map[id.Sandbox]int{}, inputs: map[string]*holder{},
+		open:     crowd{map[id.Sandbox]int{}, MaxSessions, "processes were begun in it this way and have not ended"},
+		attached: crowd{map[id.Sandbox]int{}, MaxAttached, "are attached to it"},
+		inputs:   map[string]*holder{},
 	}
 }
 
@@ -124,7 +126,7 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 	defer jobs.Wait()
 	defer close(s.over)
 	for _, l := range left {
-		s.count(l.UID, 1)
+		s.count(&s.open, l.UID, 1)
 		jobs.Go(func() { s.finish(ctx, parting{l.UID, l.Process, l.Detached}) }) // ends with ctx, and closeLimit
 	}
 	ready()
@@ -157,7 +159,7 @@ func (s *Server) part(ctx context.Context, p parting) {
 
 // finish ends and removes a process.
 func (s *Server) finish(ctx context.Context, p parting) {
-	defer s.count(p.uid, -1)
+	defer s.count(&s.open, p.uid, -1)
 	if p.await {
 		if _, err := p.process.Wait(ctx); err != nil && ctx.Err() != nil {
 			return // it goes on, and the next life of this process finds it
@@ -187,32 +189,35 @@ func (s *Server) close(ctx context.Context, p engine.Process) error {
 	return p.Close(limited)
 }
 
-// count counts the processes of a sandbox.
-func (s *Server) count(uid id.Sandbox, by int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	add(s.open, uid, by)
+// crowd counts what there is of one kind, by sandbox.
+type crowd struct {
+	counts map[id.Sandbox]int
+	most   int    // of one sandbox
+	what   string // they are, for people
 }
 
-func add(counts map[id.Sandbox]int, uid id.Sandbox, by int) {
-	if counts[uid] += by; counts[uid] <= 0 {
-		delete(counts, uid)
+// count counts those of a sandbox.
+func (s *Server) count(in *crowd, uid id.Sandbox, by int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if in.counts[uid] += by; in.counts[uid] <= 0 {
+		delete(in.counts, uid)
 	}
 }
 
 // enter counts one more, unless there are too many. The caller calls pumps.Done when its
 // session is over.
-func (s *Server) enter(uid id.Sandbox) error {
+func (s *Server) enter(in *crowd, uid id.Sandbox) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.stopping {
 		return fault.New(fault.Unavailable, "the process is stopping")
 	}
-	if s.open[uid] >= MaxSessions {
+	if in.counts[uid] >= in.most {
 		return fault.WithReason(fault.New(fault.Exhausted,
-			"sandbox %s: %d processes were begun in it this way and have not ended, the most that there may be", uid, MaxSessions), "TOO_MANY_SESSIONS")
+			"sandbox %s: %d %s, the most that there may be", uid, in.most, in.what), "TOO_MANY_SESSIONS")
 	}
-	s.open[uid]++
+	in.counts[uid]++
 	s.pumps.Add(1)
 	return nil
 }

@@ -220,8 +220,8 @@ func inBubble(t *testing.T, p *fakeProcess, start *sandboxhostv1.ExecStart, f fu
 		default:
 			t.Error("the process was not closed")
 		}
-		if len(s.open) > 0 {
-			t.Errorf("still counted: %v", s.open)
+		if len(s.open.counts) > 0 {
+			t.Errorf("still counted: %v", s.open.counts)
 		}
 	})
 }

@@ -112,29 +112,6 @@ func reading(of life, start *sandboxhostv1.AttachStart) (logs.Position, logs.Mod
 	return at, mode
 }
 
-// enterAttached counts one more caller, unless there are too many.
-func (s *Server) enterAttached(uid id.Sandbox) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.stopping {
-		return fault.New(fault.Unavailable, "the process is stopping")
-	}
-	if s.attached[uid] >= MaxAttached {
-		return fault.WithReason(fault.New(fault.Exhausted,
-			"sandbox %s: %d are attached to it, the most that there may be", uid, MaxAttached), "TOO_MANY_SESSIONS")
-	}
-	s.attached[uid]++
-	s.pumps.Add(1)
-	return nil
-}
-
-func (s *Server) leaveAttached(uid id.Sandbox) {
-	defer s.pumps.Done()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	add(s.attached, uid, -1)
-}
-
 // holder is the session whose input a container gets.
 type holder struct {
 	id   string

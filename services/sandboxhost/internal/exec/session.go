@@ -37,13 +37,13 @@ func (s *Server) Exec(stream grpc.BidiStreamingServer[sandboxhostv1.ExecRequest,
 	if err != nil {
 		return err
 	}
-	if err := s.enter(at.uid); err != nil {
+	if err := s.enter(&s.open, at.uid); err != nil {
 		return err
 	}
 	defer s.pumps.Done()
 	p, err := s.runtime.Open(stream.Context(), besideOf(at, start))
 	if err != nil {
-		s.count(at.uid, -1)
+		s.count(&s.open, at.uid, -1)
 		return err
 	}
 	s.log.Info("process executed", at.uid.Attr(), logging.Component(at.containerID), logging.Attempt(int64(at.attempt)))

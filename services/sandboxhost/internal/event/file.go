@@ -97,23 +97,32 @@ func (c *counted) note(n int, err error) {
 	}
 }
 
-// add appends events. A file that has much more than all, or that lacked some until now,
-// is written anew.
-func (f *file) add(events []*sandboxhostv1.Event, all func() []*sandboxhostv1.Event) error {
+// encode puts events one behind the other.
+func encode(events []*sandboxhostv1.Event) ([]byte, error) {
 	var entries bytes.Buffer
 	for _, e := range events {
 		if _, err := protodelim.MarshalTo(&entries, e); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	if n, err := f.f.Write(entries.Bytes()); err != nil {
+	return entries.Bytes(), nil
+}
+
+// add appends events. A file that has much more than all, or that lacked some until now,
+// is written anew.
+func (f *file) add(events []*sandboxhostv1.Event, all func() []*sandboxhostv1.Event) error {
+	entries, err := encode(events)
+	if err != nil {
+		return err
+	}
+	if n, err := f.f.Write(entries); err != nil {
 		f.owing = true
 		if n > 0 {
 			err = errors.Join(err, f.f.Truncate(f.size))
 		}
 		return err
 	}
-	f.size += int64(entries.Len())
+	f.size += int64(len(entries))
 	f.entries += len(events)
 	if !f.owing && f.entries <= maxEvents+slack {
 		return nil
@@ -123,14 +132,12 @@ func (f *file) add(events []*sandboxhostv1.Event, all func() []*sandboxhostv1.Ev
 
 // rewrite puts a file with exactly these events in its place.
 func (f *file) rewrite(events []*sandboxhostv1.Event) error {
-	var entries bytes.Buffer
-	for _, e := range events {
-		if _, err := protodelim.MarshalTo(&entries, e); err != nil {
-			return err
-		}
+	entries, err := encode(events)
+	if err != nil {
+		return err
 	}
-	err := wholefile.Replace(f.f.Name(), fileMode, func(w *os.File) error {
-		_, err := w.Write(entries.Bytes())
+	err = wholefile.Replace(f.f.Name(), fileMode, func(w *os.File) error {
+		_, err := w.Write(entries)
 		return err
 	})
 	if err != nil {
@@ -143,7 +150,7 @@ func (f *file) rewrite(events []*sandboxhostv1.Event) error {
 		return err
 	}
 	err = f.f.Close()
-	*f = file{f: next, size: int64(entries.Len()), entries: len(events)}
+	*f = file{f: next, size: int64(len(entries)), entries: len(events)}
 	return err
 }
 

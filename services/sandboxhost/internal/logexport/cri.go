@@ -71,22 +71,24 @@ func (k *criKind) folder(uid id.Sandbox) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("find the name of sandbox %s: %w", uid, err)
 	}
-	if err := os.MkdirAll(k.cfg.Notes, 0o700); err != nil {
+	if err := os.MkdirAll(filepath.Dir(k.note(uid)), 0o700); err != nil {
 		return "", fmt.Errorf("note the exports of sandbox %s: %w", uid, err)
 	}
 	folder = filepath.Join(k.cfg.Dir, name.Manager+"_"+name.Name+"_"+uid.Lower())
-	return folder, wholefile.Replace(filepath.Join(k.cfg.Notes, uid.Lower(), "folder"), 0o600, func(f *os.File) error {
+	return folder, wholefile.Replace(k.note(uid), 0o600, func(f *os.File) error {
 		_, err := f.WriteString(folder)
 		return err
 	})
 }
 
+// note is the file with the folder of a sandbox.
+func (k *criKind) note(uid id.Sandbox) string {
+	return filepath.Join(k.cfg.Notes, uid.Lower(), "folder")
+}
+
 // noted is the folder that was noted for a sandbox, or none.
 func (k *criKind) noted(uid id.Sandbox) (string, error) {
-	if err := os.MkdirAll(filepath.Join(k.cfg.Notes, uid.Lower()), 0o700); err != nil {
-		return "", fmt.Errorf("note the exports of sandbox %s: %w", uid, err)
-	}
-	raw, err := os.ReadFile(filepath.Join(k.cfg.Notes, uid.Lower(), "folder"))
+	raw, err := os.ReadFile(k.note(uid))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return "", fmt.Errorf("look for the exports of sandbox %s: %w", uid, err)
 	}

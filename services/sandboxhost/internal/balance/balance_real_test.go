@@ -22,6 +22,7 @@ import (
 	"staddle.internal/services/sandboxhost/internal/hostport"
 	"staddle.internal/services/sandboxhost/internal/namespace"
 	"staddle.internal/services/sandboxhost/internal/network"
+	"staddle.internal/services/sandboxhost/internal/nft"
 )
 
 // node is a network with sandboxes, and a balancer.
@@ -330,7 +331,7 @@ func TestBalance_NET4_MendsWhatOthersChange(t *testing.T) {
 		"routes gone": func(*nftables.Conn) error { return n.unroute() },
 	} {
 		if harm != nil {
-			c, err := open()
+			c, err := nft.Open()
 			if err == nil {
 				err = errors.Join(harm(c), c.Flush())
 			}
@@ -424,7 +425,7 @@ func BenchmarkSet_OneBackendOfAThousand(b *testing.B) {
 		began := time.Now()
 		set(b, n, want)
 		middle := time.Now()
-		c, err := open()
+		c, err := nft.Open()
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -9,16 +9,9 @@ import (
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/userdata"
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
-)
 
-const (
-	// perMessage is how many elements one message has: an attribute of netlink has room
-	// for 64 KiB, and an element takes some 80 bytes.
-	perMessage = 256
-	// socketRoom is for a whole table in one transaction, and for the answers to it.
-	socketRoom = 32 << 20
+	"staddle.internal/services/sandboxhost/internal/nft"
 )
 
 // table is the one of this node, named after the bridge as that of package network is.
@@ -27,20 +20,10 @@ func (b *Balancer) table() *nftables.Table {
 	return &nftables.Table{Name: "staddle_" + clean + "_services", Family: nftables.TableFamilyIPv4}
 }
 
-func open() (*nftables.Conn, error) {
-	c, err := nftables.New(nftables.WithSockOptions(
-		func(c *netlink.Conn) error { return c.SetWriteBuffer(socketRoom) },
-		func(c *netlink.Conn) error { return c.SetReadBuffer(socketRoom) }))
-	if err != nil {
-		return nil, fmt.Errorf("open nftables: %w", err)
-	}
-	return c, nil
-}
-
 // apply makes a change in one transaction of the kernel. The order is that of what uses
 // what: nothing is taken away while something refers to it.
 func apply(table *nftables.Table, d change) error {
-	c, err := open()
+	c, err := nft.Open()
 	if err != nil {
 		return err
 	}
@@ -87,10 +70,8 @@ func apply(table *nftables.Table, d change) error {
 // send hands over elements, map by map.
 func send(c *nftables.Conn, table *nftables.Table, all map[string]elements, how func(*nftables.Set, []nftables.SetElement) error) error {
 	for _, name := range slices.Sorted(maps.Keys(all)) {
-		for some := range slices.Chunk(setElements(name, all[name]), perMessage) {
-			if err := how(setOf(table, name), some); err != nil {
-				return fmt.Errorf("change map %s: %w", name, err)
-			}
+		if err := nft.Send(setOf(table, name), setElements(name, all[name]), how); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -99,7 +80,7 @@ func send(c *nftables.Conn, table *nftables.Table, all map[string]elements, how 
 // read is what the kernel has; nothing if there is no such table.
 func read(table *nftables.Table) (objects, error) {
 	o := objects{chains: map[string]chain{}, sets: map[string]elements{}}
-	c, err := open()
+	c, err := nft.Open()
 	if err != nil {
 		return o, err
 	}
@@ -148,31 +129,16 @@ func listElements(c *nftables.Conn, s *nftables.Set) (elements, error) {
 	for _, e := range found {
 		value := string(e.Val)
 		if leads(s.Name) {
-			value = chainOf(e.Val)
+			value = nft.ChainOf(e.Val)
 		}
 		all[string(e.Key)] = value
 	}
 	return all, nil
 }
 
-// chainOf is where a verdict goes: the library leaves those of maps as attributes.
-func chainOf(raw []byte) string {
-	attributes, err := netlink.NewAttributeDecoder(raw)
-	if err != nil {
-		return ""
-	}
-	chain := ""
-	for attributes.Next() {
-		if attributes.Type() == unix.NFTA_VERDICT_CHAIN {
-			chain = attributes.String()
-		}
-	}
-	return chain
-}
-
 // removeTable removes the table; one that is not there is none to remove.
 func removeTable(table *nftables.Table) error {
-	c, err := open()
+	c, err := nft.Open()
 	if err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"staddle.internal/services/sandboxhost/internal/hostport"
+	"staddle.internal/services/sandboxhost/internal/nft"
 )
 
 // settle makes the kernel forget what leads to backends that fronts do not have any more:
@@ -46,7 +47,7 @@ func (b *Balancer) forgetClients(front Front) error {
 	if s.Affinity == 0 || len(s.Backends) == 0 {
 		return nil
 	}
-	c, err := open()
+	c, err := nft.Open()
 	if err != nil {
 		return err
 	}

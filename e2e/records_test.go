@@ -118,6 +118,7 @@ func full() []*resourcev1.Resource {
 			ShmSizeBytes:   proto.Int64(1 << 20),
 			Sysctls:        []*resourcev1.Sysctl{{Name: "net.core.somaxconn", Value: "512"}},
 			UserNamespace:  true,
+			NetworkGroup:   "shop",
 			PublishedPorts: []*resourcev1.PublishedPort{{HostPort: 8080, HostAddress: "127.0.0.1", Port: 80, Protocol: resourcev1.PortProtocol_PORT_PROTOCOL_UDP}},
 			Containers:     []*resourcev1.ContainerSpec{fullContainer(), fullHelper(), fullInit()},
 		}}}},

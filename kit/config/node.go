@@ -122,6 +122,21 @@ type Network struct {
 	// of it: at most 64, each like tcp/8080 or udp/5000-5010. Beside them they reach its
 	// resolver, what is published, and services.
 	AllowNodePorts []string `yaml:"allow_node_ports"`
+	// GroupRules are what sandboxes of one network group reach of those of another: at most
+	// 64. None means that nothing passes between groups.
+	GroupRules []GroupRule `yaml:"group_rules"`
+}
+
+// GroupRule lets sandboxes of one network group open connections to those of another. The
+// group "default" has the sandboxes that name none, and "*" stands for every group.
+type GroupRule struct {
+	// From is the group of those that open connections.
+	From string `yaml:"from"`
+	// To is the group of those that they reach.
+	To string `yaml:"to"`
+	// Ports of those in To, at most 16, each like tcp/5432 or udp/5000-5010. None means
+	// every port and protocol.
+	Ports []string `yaml:"ports"`
 }
 
 // DNS is the resolver of a node's sandboxes, which listens at the gateway.

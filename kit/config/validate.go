@@ -137,6 +137,7 @@ func (c *checks) network(n Network) {
 	c.services(n)
 	c.dns(n)
 	c.nodePorts(n)
+	c.groupRules(n)
 }
 
 func (c *checks) services(n Network) {

@@ -29,6 +29,7 @@ type runOptions struct {
 	memory, cpu      string
 	pids             int64
 	network, restart string
+	networkGroup     string
 	user, workdir    string
 	stopSignal       string
 	pull             string
@@ -97,6 +98,7 @@ func runFlags(c *cobra.Command, o *runOptions) {
 	f.StringVar(&o.cpu, "cpu", "", "limit of CPU in `CORES`, like 0.5")
 	f.Int64Var(&o.pids, "pids", 0, "limit of the `NUMBER` of processes and threads (default 4096)")
 	f.StringVar(&o.network, "network", "sandbox", "`NETWORK` that it sees: sandbox or host")
+	f.StringVar(&o.networkGroup, "network-group", "", "`GROUP` of sandboxes that it is with; others do not reach it (default: that of all that name none)")
 	f.StringVar(&o.restart, "restart", "", "`POLICY` for when it ends: always, on-failure or never (default: never, with --detach always)")
 	f.StringVar(&o.pull, "pull", "", "`POLICY` for asking the registry: if-not-present, always or never (default: if-not-present)")
 	f.StringVar(&o.user, "user", "", "`USER` in the container: uid, uid:gid, name or name:group")

@@ -70,6 +70,7 @@ func specOf(o runOptions) (*resourcev1.SandboxSpec, error) {
 	if spec.Network, err = networkOf(o.network); err != nil {
 		return nil, err
 	}
+	spec.NetworkGroup = o.networkGroup
 	spec.RestartPolicy, err = restartOf(o.restart, o.detach)
 	return spec, err
 }

@@ -72,7 +72,7 @@ func (n *node) attach(t *testing.T) sandbox {
 	s := sandbox{uid: id.NewSandbox()}
 	err := n.pins.Ensure(s.uid, namespace.Wanted{Network: true, Hostname: "web"})
 	if err == nil {
-		if s.addr, err = n.net.Attach(t.Context(), s.uid); err == nil {
+		if s.addr, err = n.net.Attach(t.Context(), s.uid, network.Wanted{}); err == nil {
 			err = n.net.Reflect(s.uid)
 		}
 	}

@@ -37,7 +37,7 @@ func TestNetwork_NET2_NoAddressTwiceAfterTheLedgerIsGone(t *testing.T) {
 		wg.Go(func() { // waited for below
 			uid := id.NewSandbox()
 			err := n.pins.Ensure(uid, namespace.Wanted{Network: true, Hostname: "web"})
-			addr, attachErr := n.Attach(t.Context(), uid)
+			addr, attachErr := n.Attach(t.Context(), uid, Wanted{})
 			if err := errors.Join(err, attachErr); err != nil {
 				t.Error(err)
 				return
@@ -188,7 +188,7 @@ func TestNetwork_NET10_NeverHalfAttached(t *testing.T) {
 		}
 		harm := make(chan error, 1)
 		go func() { harm <- takeAway(hostInterface(uid), i%3 == 0) }() // waited for below
-		_, attachErr := n.Attach(t.Context(), uid)
+		_, attachErr := n.Attach(t.Context(), uid, Wanted{})
 		if err := <-harm; err != nil {
 			t.Fatal(err)
 		}
@@ -200,7 +200,7 @@ func TestNetwork_NET10_NeverHalfAttached(t *testing.T) {
 		} else if whole {
 			checkWithin(t, n, uid)
 		}
-		if _, err := n.Attach(t.Context(), uid); err != nil {
+		if _, err := n.Attach(t.Context(), uid, Wanted{}); err != nil {
 			t.Fatalf("round %d: again: %v", i, err)
 		}
 		checkWithin(t, n, uid)

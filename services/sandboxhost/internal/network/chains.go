@@ -57,6 +57,14 @@ func (n *Network) chains(sandboxes *nftables.Set, maps map[string]*nftables.Set)
 			name: "forward", kind: nftables.ChainTypeFilter, hook: nftables.ChainHookForward, priority: nftables.ChainPriorityFilter,
 			rules: [][]expr.Any{join(toBridge, n.over(expr.MetaKeyIIFNAME, expr.CmpOpNeq), unknown(), led(expr.CmpOpEq), verdict(expr.VerdictDrop))},
 		},
+		{
+			name: "groups", kind: nftables.ChainTypeFilter, hook: nftables.ChainHookForward, priority: nftables.ChainPriorityFilter,
+			rules: [][]expr.Any{n.sortOut()},
+		},
+		{ // a sandbox must not be told to look for another among its neighbours
+			name: "redirects", kind: nftables.ChainTypeFilter, hook: nftables.ChainHookOutput, priority: nftables.ChainPriorityFilter,
+			rules: [][]expr.Any{join(toBridge, protocol(unix.IPPROTO_ICMP), typeOfICMP(icmpRedirect), verdict(expr.VerdictDrop))},
+		},
 	}
 }
 

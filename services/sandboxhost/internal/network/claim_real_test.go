@@ -47,7 +47,7 @@ func TestNetwork_NET9_ServicesHavePortsOnce(t *testing.T) {
 		t.Errorf("its own again: %v", err)
 	}
 	n.HoldForService("web", nil)
-	if _, err := n.Attach(t.Context(), uid, one); err != nil {
+	if _, err := n.Attach(t.Context(), uid, Wanted{Ports: []Port{one}}); err != nil {
 		t.Errorf("it was given back: %v", err)
 	}
 	refused("of a sandbox", n.ClaimForService("web", []Port{one}), reasonPortTaken, "sandbox "+string(uid))

@@ -95,6 +95,7 @@ func (n *Network) forget(uid id.Sandbox) {
 	delete(n.byUID, uid)
 	delete(n.ports, uid)
 	delete(n.mirrored, uid)
+	delete(n.joined, uid)
 	if n.byAddr[addr] == uid {
 		delete(n.byAddr, addr)
 	}

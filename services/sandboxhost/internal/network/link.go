@@ -1,13 +1,13 @@
 package network
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"os"
-	"slices"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
@@ -45,7 +45,7 @@ func (n *Network) attached(uid id.Sandbox) (bool, error) {
 }
 
 // connect makes the pair of interfaces anew.
-func (n *Network) connect(uid id.Sandbox, addr netip.Addr) (err error) {
+func (n *Network) connect(uid id.Sandbox, addr netip.Addr, group string) (err error) {
 	ns, err := n.pins.OpenNet(uid)
 	if err != nil {
 		return err
@@ -69,11 +69,11 @@ func (n *Network) connect(uid id.Sandbox, addr netip.Addr) (err error) {
 	}
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU, attrs.MasterIndex = name, mtu, bridge
-	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: inside, PeerMTU: uint32(mtu), PeerNamespace: netlink.NsFd(ns.Fd())}
+	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: inside, PeerMTU: uint32(mtu), PeerHardwareAddr: hardwareOf(addr), PeerNamespace: netlink.NsFd(ns.Fd())}
 	if err := netlink.LinkAdd(veth); err != nil {
 		return fmt.Errorf("make interface %s: %w", name, err)
 	}
-	if err := n.reflect(uid, veth); err != nil {
+	if err := errors.Join(noteGroup(veth, group), n.reflect(uid, veth)); err != nil {
 		return err
 	}
 	if err := n.configure(ns, addr); err != nil {
@@ -150,7 +150,9 @@ func (n *Network) reflect(uid id.Sandbox, link netlink.Link) error {
 	return nil
 }
 
-// configure sets address and default route within the namespace.
+// configure sets address and routes within the namespace: everything goes through the
+// gateway, also to neighbours, so that the rules are asked. Safe to repeat, also for an
+// interface that an older version has made.
 func (n *Network) configure(ns *os.File, addr netip.Addr) error {
 	h, err := netlink.NewHandleAt(netns.NsHandle(ns.Fd()), unix.NETLINK_ROUTE)
 	if err != nil {
@@ -161,16 +163,45 @@ func (n *Network) configure(ns *os.File, addr netip.Addr) error {
 	if err != nil {
 		return fmt.Errorf("find %s within: %w", inside, err)
 	}
-	bits := n.cfg.Subnet.Bits()
-	if err := h.AddrAdd(link, &netlink.Addr{IPNet: ipNet(addr, bits)}); err != nil && !errors.Is(err, unix.EEXIST) {
+	net := ipNet(addr, n.cfg.Subnet.Bits())
+	if err := h.AddrAdd(link, &netlink.Addr{IPNet: net, Flags: unix.IFA_F_NOPREFIXROUTE}); err != nil && !errors.Is(err, unix.EEXIST) {
 		return fmt.Errorf("set address %s: %w", addr, err)
 	}
 	if err := h.LinkSetUp(link); err != nil {
 		return fmt.Errorf("bring up %s within: %w", inside, err)
 	}
-	route := &netlink.Route{LinkIndex: link.Attrs().Index, Gw: n.gateway().AsSlice()}
-	if err := h.RouteAdd(route); err != nil && !errors.Is(err, unix.EEXIST) {
-		return fmt.Errorf("set default route through %s: %w", n.gateway(), err)
+	index, gateway := link.Attrs().Index, n.gateway()
+	for _, route := range []*netlink.Route{
+		{LinkIndex: index, Dst: ipNet(gateway, gateway.BitLen()), Scope: netlink.SCOPE_LINK},
+		{LinkIndex: index, Gw: gateway.AsSlice()},
+	} {
+		if err := h.RouteAdd(route); err != nil && !errors.Is(err, unix.EEXIST) {
+			return fmt.Errorf("set route through %s: %w", gateway, err)
+		}
+	}
+	direct := &netlink.Route{LinkIndex: index, Dst: ipNet(n.cfg.Subnet.Masked().Addr(), n.cfg.Subnet.Bits()), Scope: netlink.SCOPE_LINK}
+	if err := h.RouteDel(direct); err != nil && !errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("remove route to neighbours: %w", err)
+	}
+	return n.setHardware(h, link, addr)
+}
+
+// setHardware gives an interface the hardware address that it may send from, and makes the
+// node forget another.
+func (n *Network) setHardware(h *netlink.Handle, link netlink.Link, addr netip.Addr) error {
+	want := hardwareOf(addr)
+	if bytes.Equal(link.Attrs().HardwareAddr, want) {
+		return nil
+	}
+	if err := h.LinkSetHardwareAddr(link, want); err != nil {
+		return fmt.Errorf("set hardware address %s: %w", want, err)
+	}
+	n.mu.Lock()
+	bridge := n.bridge
+	n.mu.Unlock()
+	err := netlink.NeighDel(&netlink.Neigh{LinkIndex: bridge, IP: addr.AsSlice()})
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("forget hardware address of %s: %w", addr, err)
 	}
 	return nil
 }
@@ -178,7 +209,6 @@ func (n *Network) configure(ns *os.File, addr netip.Addr) error {
 // adopt compares the ledger with what the namespaces use and what the kernel leads to
 // them, and makes it say that.
 func (n *Network) adopt(ctx context.Context, kernel []element) error {
-	written := n.published()
 	uids, err := n.pins.Sandboxes()
 	if err != nil {
 		return err
@@ -216,15 +246,30 @@ func (n *Network) adopt(ctx context.Context, kernel []element) error {
 	if err := n.rewrite(want); err != nil {
 		return err
 	}
-	if err := n.adoptPorts(want, kernel); err != nil {
+	if err := errors.Join(n.adoptPorts(want, kernel), n.adoptGroups(want), n.modernize(inUse)); err != nil {
 		return err
 	}
-	if !slices.Equal(n.published(), written) {
-		if err := n.writeTable(); err != nil {
-			return err
-		}
+	if err := n.writeTable(); err != nil {
+		return err
 	}
 	return n.sweep(want)
+}
+
+// modernize makes the interfaces of sandboxes be as this version makes them.
+func (n *Network) modernize(inUse found) error {
+	for uid, addr := range inUse {
+		if !assignable(n.cfg.Subnet, addr) {
+			continue
+		}
+		ns, err := n.pins.OpenNet(uid)
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(n.configure(ns, addr), ns.Close()); err != nil {
+			return fmt.Errorf("take over network of sandbox %s: %w", uid, err)
+		}
+	}
+	return nil
 }
 
 // addressWithin reads the address that a sandbox's namespace uses.

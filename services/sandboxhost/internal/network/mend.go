@@ -2,15 +2,13 @@ package network
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
 
 	"github.com/google/nftables"
-	"github.com/google/nftables/expr"
 	"github.com/vishvananda/netlink"
 
 	"staddle.internal/kit/id"
@@ -42,7 +40,7 @@ func (n *Network) Mend(ctx context.Context) ([]id.Sandbox, error) {
 // broken says what is not as it should be, "" if nothing.
 func (n *Network) broken() (string, error) {
 	n.mu.Lock()
-	index, mtu, ipv6Off := n.bridge, n.mtu, n.ipv6Off
+	index, mtu, ipv6Off, noRedirects := n.bridge, n.mtu, n.ipv6Off, n.noRedirects
 	n.mu.Unlock()
 	bridge, err := netlink.LinkByName(n.cfg.Bridge)
 	if isGone(err) {
@@ -71,6 +69,9 @@ func (n *Network) broken() (string, error) {
 	if off, err := n.ipv6IsOff(); ipv6Off && (err != nil || !off) {
 		return "bridge " + n.cfg.Bridge + " was given IPv6", err
 	}
+	if sends, err := n.sendsRedirects(); noRedirects && (err != nil || sends) {
+		return "send_redirects was switched on", err
+	}
 	return n.rulesChanged()
 }
 
@@ -80,14 +81,16 @@ func (n *Network) rulesChanged() (string, error) {
 	n.writing.Lock()
 	defer n.writing.Unlock()
 	n.mu.Lock()
-	rules := n.rules
+	made := []map[string]string{maps.Clone(n.rules), maps.Clone(n.wire)}
 	n.mu.Unlock()
-	now, err := n.listRules()
-	if err != nil {
-		return "", err
-	}
-	if now != rules {
-		return "the rules of table " + n.tableName() + " were changed", nil
+	for i, table := range []*nftables.Table{n.table(), n.wireTable()} {
+		now, err := n.listRules(table)
+		if err != nil {
+			return "", err
+		}
+		if !maps.Equal(now, made[i]) {
+			return "the rules of table " + tableText(table) + " were changed", nil
+		}
 	}
 	kernel, err := n.listPublished()
 	if err != nil {
@@ -96,7 +99,7 @@ func (n *Network) rulesChanged() (string, error) {
 	if want := n.published(); !slices.Equal(kernel, want) {
 		return fmt.Sprintf("%d published ports should be in table %s, and others are", len(want), n.tableName()), nil
 	}
-	return "", nil
+	return n.membersChanged()
 }
 
 // unattached lists the sandboxes with an address whose interface is not in place.
@@ -120,69 +123,4 @@ func (n *Network) unattached() ([]id.Sandbox, error) {
 		}
 	}
 	return off, nil
-}
-
-// listRules is all that our table holds, in a form to be compared; "" if it has no
-// chain, or is not there.
-func (n *Network) listRules() (string, error) {
-	c, err := nftables.New()
-	if err != nil {
-		return "", fmt.Errorf("open nftables: %w", err)
-	}
-	sum, found := sha256.New(), false
-	chains, err := c.ListChainsOfTableFamily(nftables.TableFamilyIPv4)
-	if err != nil {
-		return "", fmt.Errorf("list chains: %w", err)
-	}
-	for _, chain := range chains {
-		if chain.Table.Name != n.tableName() {
-			continue
-		}
-		found = true
-		fmt.Fprintf(sum, "chain %s %s\n", chain.Name, chain.Type)
-		rules, err := c.GetRules(chain.Table, chain)
-		if err != nil {
-			return "", fmt.Errorf("list rules of chain %s: %w", chain.Name, err)
-		}
-		for _, rule := range rules {
-			for _, e := range rule.Exprs {
-				if _, counts := e.(*expr.Counter); counts { // its number changes by itself
-					continue
-				}
-				raw, err := expr.Marshal(byte(nftables.TableFamilyIPv4), e)
-				if err != nil {
-					return "", fmt.Errorf("read rule of chain %s: %w", chain.Name, err)
-				}
-				fmt.Fprintf(sum, "%x\n", raw)
-			}
-		}
-	}
-	if !found {
-		return "", nil
-	}
-	if err := n.listSets(c, func(key []byte, end bool) { fmt.Fprintf(sum, "element %x %t\n", key, end) }); err != nil {
-		return "", err
-	}
-	return hex.EncodeToString(sum.Sum(nil)), nil
-}
-
-// listSets shows the elements of our sets.
-func (n *Network) listSets(c *nftables.Conn, show func(key []byte, end bool)) error {
-	sets, err := c.GetSets(n.table())
-	if err != nil {
-		return fmt.Errorf("list sets of table %s: %w", n.tableName(), err)
-	}
-	for _, set := range sets {
-		if isMap(set.Name) { // compared by itself: it changes all the time
-			continue
-		}
-		elements, err := c.GetSetElements(set)
-		if err != nil {
-			return fmt.Errorf("list set %s: %w", set.Name, err)
-		}
-		for _, e := range elements {
-			show(e.Key, e.IntervalEnd)
-		}
-	}
-	return nil
 }

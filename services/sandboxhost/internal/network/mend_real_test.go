@@ -3,6 +3,7 @@ package network
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -67,6 +68,7 @@ func harms() []harm {
 			return netlink.AddrDel(l, &addrs[0])
 		})},
 		{"bridge with IPv6", func(n *node, _ *testing.T, _ id.Sandbox) error { return os.WriteFile(n.ipv6File(), []byte("0"), 0) }},
+		{"redirects", func(n *node, _ *testing.T, _ id.Sandbox) error { return set(n.redirectFiles()[1], "1") }},
 		{"port off the bridge", port(netlink.LinkSetNoMaster)},
 		{"port down", port(netlink.LinkSetDown)},
 		{"port removed", port(netlink.LinkDel)},
@@ -78,7 +80,7 @@ func TestNetwork_NET4_MendsWhatOthersTookAway(t *testing.T) {
 	n := newNode(t, "10.202.7.0/24")
 	one, _ := n.attach(t)
 	two, addr := n.attach(t)
-	rules, err := n.listRules()
+	rules, err := n.listRules(n.table())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +94,7 @@ func TestNetwork_NET4_MendsWhatOthersTookAway(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, uid := range off {
-				if _, err := n.Attach(t.Context(), uid); err != nil {
+				if _, err := n.Attach(t.Context(), uid, Wanted{}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -105,9 +107,9 @@ func TestNetwork_NET4_MendsWhatOthersTookAway(t *testing.T) {
 }
 
 // checkMended demands that all is as it was, and that one more look changes nothing.
-func checkMended(t *testing.T, n *node, rules string) {
+func checkMended(t *testing.T, n *node, rules map[string]string) {
 	t.Helper()
-	if now, err := n.listRules(); err != nil || now != rules {
+	if now, err := n.listRules(n.table()); err != nil || !maps.Equal(now, rules) {
 		t.Errorf("the rules are others than before: %v", err)
 	}
 	before := handles(t, n)
@@ -128,7 +130,7 @@ func handles(t *testing.T, n *node) []uint64 {
 		t.Fatal(err)
 	}
 	var all []uint64
-	for _, name := range []string{"postrouting", "forward"} {
+	for _, name := range []string{"postrouting", "forward", ofGroup(prefixFrom, DefaultGroup)} {
 		rules, err := c.GetRules(n.table(), &nftables.Chain{Name: name, Table: n.table()})
 		if err != nil {
 			t.Fatal(err)

@@ -5,8 +5,9 @@
 // Addresses are noted in a ledger by the sandbox's uid, and are released by uid
 // only. After a start the ledger is compared with what the pinned namespaces
 // really use, so that no address is given out twice even if the ledger was lost.
-// All rules lie in one table of nftables that is named after the bridge; what
-// others have set up is never changed.
+// All rules lie in two tables of nftables that are named after the bridge: one for what is
+// routed, one for what comes over the wires of the sandboxes. What others have set up is
+// never changed.
 //
 // It must never decide which sandbox should have a network, and never touch an
 // interface or a table that it did not name. In the trail it is the step
@@ -14,6 +15,7 @@
 package network
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,6 +25,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/nftables"
 	"github.com/vishvananda/netlink"
 
 	"staddle.internal/kit/boottime"
@@ -45,7 +48,7 @@ type Config struct {
 	Subnet netip.Prefix
 	// Ledger is the file of addresses.
 	Ledger string
-	// Policy says what of the node they reach.
+	// Policy says what of the node, and of each other, they reach.
 	Policy Policy
 }
 
@@ -90,9 +93,17 @@ type Network struct {
 	last     netip.Addr                   // given out last; the next one is looked for behind it
 	freed    map[netip.Addr]time.Duration // since boot: not long ago, or not looked at since
 	mtu      int
-	bridge   int    // index of the bridge
-	ipv6Off  bool   // on the bridge; false where it could not be switched off
-	rules    string // of our table, as they were made
+	bridge   int  // index of the bridge
+	ipv6Off  bool // on the bridge; false where it could not be switched off
+	// noRedirects is false where sending them could not be switched off.
+	noRedirects bool
+	// joined are the sandboxes that may send, each with its group.
+	joined map[id.Sandbox]string
+	rules  map[string]string // chains of our table, as they were made
+	wire   map[string]string // those of the table of the bridge
+	noWire string            // why that is not there; "" if it is
+
+	wireFamily nftables.TableFamily // of bridges
 }
 
 // New returns the network. It opens nothing.
@@ -103,7 +114,8 @@ func New(cfg Config, deps Deps) *Network {
 	return &Network{
 		cfg: cfg, log: deps.Log, pins: deps.Namespaces, now: deps.Now, boot: bootID(),
 		byUID: map[id.Sandbox]netip.Addr{}, byAddr: map[netip.Addr]id.Sandbox{}, freed: map[netip.Addr]time.Duration{},
-		ports: map[id.Sandbox][]Port{}, services: map[string][]Port{}, mirrored: map[id.Sandbox]bool{},
+		ports: map[id.Sandbox][]Port{}, services: map[string][]Port{}, mirrored: map[id.Sandbox]bool{}, joined: map[id.Sandbox]string{},
+		wireFamily: nftables.TableFamilyBridge,
 	}
 }
 
@@ -120,7 +132,7 @@ func (n *Network) Open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := n.substrate(); err != nil {
+	if err := n.ready(); err != nil { // the rules in force stay until it is known of whom they are
 		return err
 	}
 	return n.adopt(ctx, kernel)
@@ -189,13 +201,26 @@ func (n *Network) Load() error {
 	return nil
 }
 
+// Wanted is what a sandbox is attached with.
+type Wanted struct {
+	// Group is the name of its network group; empty is DefaultGroup.
+	Group string
+	// Ports of the node lead to it.
+	Ports []Port
+}
+
 // Attach gives a sandbox its address, and its interface in the pinned network
 // namespace. Safe to repeat: an attachment that is whole is left alone, one that
 // is not is made anew with the same address. It returns fault.Exhausted if no
-// address is free, and fault.Conflict if one of the ports of the node, of which each
-// leads to it from then on, cannot be had.
-func (n *Network) Attach(ctx context.Context, uid id.Sandbox, ports ...Port) (netip.Addr, error) {
+// address is free, fault.Conflict if one of the ports of the node, of which each
+// leads to it from then on, cannot be had, and fault.Denied
+// (NETWORK_GROUPS_UNSUPPORTED) for a group on a node that cannot keep it apart.
+func (n *Network) Attach(ctx context.Context, uid id.Sandbox, want Wanted) (netip.Addr, error) {
 	if err := context.Cause(ctx); err != nil {
+		return netip.Addr{}, err
+	}
+	group := cmp.Or(want.Group, DefaultGroup)
+	if err := n.mayJoin(uid, group); err != nil {
 		return netip.Addr{}, err
 	}
 	addr, err := n.claim(uid)
@@ -206,13 +231,16 @@ func (n *Network) Attach(ctx context.Context, uid id.Sandbox, ports ...Port) (ne
 	if err != nil || whole {
 		return addr, err
 	}
-	if err := n.claimPorts(uid, ports); err != nil {
+	if err := n.claimPorts(uid, want.Ports); err != nil {
 		return netip.Addr{}, err
 	}
 	if err := n.publish(uid); err != nil {
 		return netip.Addr{}, err
 	}
-	if err := n.connect(uid, addr); err != nil {
+	if err := n.join(uid, group); err != nil {
+		return netip.Addr{}, err
+	}
+	if err := n.connect(uid, addr, group); err != nil {
 		return netip.Addr{}, fmt.Errorf("attach sandbox %s to the network: %w", uid, err)
 	}
 	return addr, nil
@@ -262,6 +290,9 @@ func (n *Network) Detach(uid id.Sandbox) error {
 	}
 	if err != nil && !isGone(err) {
 		return fmt.Errorf("remove interface of sandbox %s: %w", uid, err)
+	}
+	if err := n.leave(uid); err != nil { // nothing of it can be sent any more
+		return err
 	}
 	return n.free(uid)
 }

@@ -62,9 +62,13 @@ func newNode(t *testing.T, subnet string) *node {
 	return n
 }
 
+func (n *node) deps(t *testing.T) Deps {
+	return Deps{Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Namespaces: n.pins, Now: n.wait}
+}
+
 func (n *node) open(t *testing.T) {
 	t.Helper()
-	n.Network = New(n.cfg, Deps{Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Namespaces: n.pins, Now: n.wait})
+	n.Network = New(n.cfg, n.deps(t))
 	if err := n.Open(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +80,7 @@ func (n *node) attach(t *testing.T) (id.Sandbox, netip.Addr) {
 	if err := n.pins.Ensure(uid, namespace.Wanted{Network: true, Hostname: "web"}); err != nil {
 		t.Fatal(err)
 	}
-	addr, err := n.Attach(t.Context(), uid)
+	addr, err := n.Attach(t.Context(), uid, Wanted{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,7 +91,7 @@ func TestNetwork_ConnectsSandboxes(t *testing.T) {
 	n := newNode(t, "10.202.1.0/24")
 	one, _ := n.attach(t)
 	two, addr := n.attach(t)
-	if again, err := n.Attach(t.Context(), two); err != nil || again != addr {
+	if again, err := n.Attach(t.Context(), two, Wanted{}); err != nil || again != addr {
 		t.Errorf("attached again: got %v, %v, want %v", again, err, addr)
 	}
 	accepted := make(chan error, 1)
@@ -160,7 +164,7 @@ func TestNetwork_MendsHalfMade(t *testing.T) {
 	if _, whole, err := n.Address(uid); whole || err != nil {
 		t.Errorf("whole %t, %v, want it seen", whole, err)
 	}
-	if again, err := n.Attach(t.Context(), uid); err != nil || again != addr {
+	if again, err := n.Attach(t.Context(), uid, Wanted{}); err != nil || again != addr {
 		t.Errorf("got %v, %v, want %v again", again, err, addr)
 	}
 	if _, whole, err := n.Address(uid); !whole || err != nil {
@@ -194,7 +198,7 @@ func TestNetwork_FollowsTheSubnetAfterABoot(t *testing.T) {
 	if err := n.pins.Ensure(uid, namespace.Wanted{Network: true, Hostname: "web"}); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := n.Attach(t.Context(), uid); err != nil || !n.cfg.Subnet.Contains(got) {
+	if got, err := n.Attach(t.Context(), uid, Wanted{}); err != nil || !n.cfg.Subnet.Contains(got) {
 		t.Errorf("had %s, got %v, %v, want an address of %s", before, got, err, n.cfg.Subnet)
 	}
 }
@@ -206,7 +210,7 @@ func TestNetwork_SaysWhenFull(t *testing.T) {
 	if err := n.pins.Ensure(uid, namespace.Wanted{Network: true, Hostname: "web"}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := n.Attach(t.Context(), uid); !errors.Is(err, fault.Exhausted) {
+	if _, err := n.Attach(t.Context(), uid, Wanted{}); !errors.Is(err, fault.Exhausted) {
 		t.Errorf("got %v, want exhausted", err)
 	}
 }

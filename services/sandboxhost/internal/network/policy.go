@@ -2,7 +2,7 @@ package network
 
 import (
 	"encoding/binary"
-	"fmt"
+	"errors"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -17,14 +17,16 @@ type Policy struct {
 	// Metadata lets them reach link-local addresses, where clouds serve metadata.
 	Metadata bool
 	// Ports of the node that they reach, at every address of it.
-	Ports []NodePorts
+	Ports []PortRange
 	// AnyResolver lets them ask name servers at every address of the node and at link-local
 	// ones, not only at the gateway: for a node that has no resolver of ours.
 	AnyResolver bool
+	// Groups are what sandboxes of different groups reach of each other.
+	Groups []GroupRule
 }
 
-// NodePorts are ports of the node.
-type NodePorts struct {
+// PortRange is some ports of one protocol.
+type PortRange struct {
 	// Protocol is hostport.TCP or hostport.UDP.
 	Protocol string
 	// First and Last of the ports.
@@ -35,9 +37,10 @@ type NodePorts struct {
 var linkLocal = netip.PrefixFrom(netip.AddrFrom4([4]byte{169, 254, 0, 0}), 16)
 
 const (
-	portOfNames = 53
-	icmpEcho    = 8  // RFC 792
-	icmpBarred  = 13 // of destination unreachable: administratively prohibited (RFC 1812)
+	portOfNames  = 53
+	icmpEcho     = 8 // RFC 792
+	icmpRedirect = 5
+	icmpBarred   = 13 // of destination unreachable: administratively prohibited (RFC 1812)
 )
 
 // metadataRules refuse new connections to link-local addresses. They are asked before
@@ -86,8 +89,12 @@ func refuse(all []expr.Any) [][]expr.Any {
 	counted := []expr.Any{&expr.Counter{}}
 	return [][]expr.Any{
 		join(all, protocol(unix.IPPROTO_TCP), counted, []expr.Any{&expr.Reject{Type: unix.NFT_REJECT_TCP_RST}}),
-		join(all, counted, []expr.Any{&expr.Reject{Type: unix.NFT_REJECT_ICMP_UNREACH, Code: icmpBarred}}),
+		join(all, counted, barred()),
 	}
+}
+
+func barred() []expr.Any {
+	return []expr.Any{&expr.Reject{Type: unix.NFT_REJECT_ICMP_UNREACH, Code: icmpBarred}}
 }
 
 func (n *Network) fromBridge() []expr.Any { return n.over(expr.MetaKeyIIFNAME, expr.CmpOpEq) }
@@ -142,25 +149,19 @@ func within(at uint32, p netip.Prefix) []expr.Any {
 // withoutIPv6 takes the node's own IPv6 address off the bridge, and says whether it has
 // none. The network of sandboxes has no IPv6, and no rule is asked about it.
 func (n *Network) withoutIPv6() (bool, error) {
-	off, err := n.ipv6IsOff()
-	if err != nil || off {
-		return off, err
+	err := set(n.ipv6File(), "1")
+	if errors.Is(err, os.ErrNotExist) { // a kernel without IPv6
+		err = nil
 	}
-	if err := os.WriteFile(n.ipv6File(), []byte("1"), 0); err != nil {
-		return false, fmt.Errorf("switch off IPv6 of bridge %s: %w", n.cfg.Bridge, err)
-	}
-	return true, nil
+	return err == nil, err
 }
 
 func (n *Network) ipv6IsOff() (bool, error) {
-	have, err := os.ReadFile(n.ipv6File())
-	if os.IsNotExist(err) { // a kernel without IPv6
+	off, err := says(n.ipv6File(), "1")
+	if errors.Is(err, os.ErrNotExist) {
 		return true, nil
 	}
-	if err != nil {
-		return false, fmt.Errorf("look whether bridge %s has IPv6: %w", n.cfg.Bridge, err)
-	}
-	return len(have) > 0 && have[0] == '1', nil
+	return off, err
 }
 
 func (n *Network) ipv6File() string {

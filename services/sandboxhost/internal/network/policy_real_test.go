@@ -42,7 +42,7 @@ func tries(t *testing.T, n *node, from id.Sandbox, what, to string, want bool) {
 	switch took := time.Since(began); {
 	case (err == nil) != want:
 		t.Errorf("%s, at %s: got %q, %v, want it reached: %t", what, to, got, err, want)
-	case !want && (!errors.Is(err, unix.ECONNREFUSED) || took > atOnce):
+	case !want && (!errors.Is(err, unix.ECONNREFUSED) && !errors.Is(err, unix.EHOSTUNREACH) || took > atOnce):
 		t.Errorf("%s, at %s: got %v after %s, want a refusal at once", what, to, err, took)
 	}
 }
@@ -146,7 +146,7 @@ func TestNetwork_SCY3_PortsOfTheNodeAreRefused(t *testing.T) {
 		allowed, udp, names bool
 	}{
 		{"by default", Policy{}, false, false, false},
-		{"allowed", Policy{Ports: []NodePorts{{hostport.TCP, allowed, allowed}, {hostport.UDP, udp, udp}}}, true, true, false},
+		{"allowed", Policy{Ports: []PortRange{{hostport.TCP, allowed, allowed}, {hostport.UDP, udp, udp}}}, true, true, false},
 		{"a node without a resolver", Policy{AnyResolver: true}, false, false, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -207,7 +207,7 @@ func TestNetwork_SCY3_MetadataIsRefused(t *testing.T) {
 	tellSource(t, n, "", local)
 	leadAway(t, n, local)
 	tries(t, n, uid, "metadata that is led to the node", metadata+":80", false)
-	rules, err := n.listRules()
+	rules, err := n.listRules(n.table())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -215,7 +215,7 @@ func TestNetwork_SCY3_MetadataIsRefused(t *testing.T) {
 		t.Errorf("%d were counted, want 2 or more", got)
 	}
 	checkMended(t, n, rules) // counting is no change
-	n.with(t, Policy{Metadata: true, Ports: []NodePorts{{hostport.TCP, local, local}}})
+	n.with(t, Policy{Metadata: true, Ports: []PortRange{{hostport.TCP, local, local}}})
 	tries(t, n, uid, "metadata when it is allowed", metadata+":80", true)
 }
 
@@ -282,7 +282,7 @@ func TestNetwork_WorksWhereSettingsAreReadOnly(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rules, err := n.listRules()
+	rules, err := n.listRules(n.table())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -319,7 +319,7 @@ func readOnly(path string, fn func() error) error {
 // Rules are as few as the policy is short, and the last ones refuse.
 func TestPolicy_RefusesWhatIsLeft(t *testing.T) {
 	n := New(Config{Bridge: "b", Subnet: netip.MustParsePrefix("10.0.0.0/24"), Policy: Policy{
-		Metadata: true, Ports: []NodePorts{{hostport.TCP, 80, 90}},
+		Metadata: true, Ports: []PortRange{{hostport.TCP, 80, 90}},
 	}}, Deps{})
 	rules := n.nodeRules()
 	if len(n.metadataRules()) != 0 || len(rules) != 7 {

@@ -29,7 +29,7 @@ func (n *node) attachWith(t *testing.T, ports ...Port) (id.Sandbox, netip.Addr, 
 	if err := n.pins.Ensure(uid, namespace.Wanted{Network: true, Hostname: "web"}); err != nil {
 		t.Fatal(err)
 	}
-	addr, err := n.Attach(t.Context(), uid, ports...)
+	addr, err := n.Attach(t.Context(), uid, Wanted{Ports: ports})
 	return uid, addr, err
 }
 
@@ -351,7 +351,7 @@ func TestNetwork_NET9_PortsAreHadOnce(t *testing.T) {
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := n.Attach(t.Context(), refused, used); err != nil {
+	if _, err := n.Attach(t.Context(), refused, Wanted{Ports: []Port{used}}); err != nil {
 		t.Errorf("the port is free: %v", err)
 	}
 	if err := n.Close(); err != nil {

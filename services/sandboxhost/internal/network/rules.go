@@ -7,10 +7,16 @@ import (
 	"strings"
 
 	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
+
+	"staddle.internal/services/sandboxhost/internal/nft"
 )
 
-// tableName is the one table of this node. Bridge names are unique within a
+// setSandboxes has the network of the sandboxes.
+const setSandboxes = "sandboxes"
+
+// tableName is that of the tables of this node. Bridge names are unique within a
 // network namespace, so two nodes never share a table.
 func (n *Network) tableName() string {
 	clean := strings.Map(func(r rune) rune {
@@ -26,7 +32,7 @@ func (n *Network) table() *nftables.Table {
 	return &nftables.Table{Name: n.tableName(), Family: nftables.TableFamilyIPv4}
 }
 
-// writeTable replaces the whole table and remembers what it looks like.
+// writeTable replaces both tables and remembers what they look like.
 func (n *Network) writeTable() error {
 	n.writing.Lock()
 	defer n.writing.Unlock()
@@ -37,14 +43,24 @@ func (n *Network) writeTableLocked() error {
 	if err := n.applyRules(); err != nil {
 		return err
 	}
-	rules, err := n.listRules()
+	if err := n.writeWire(); err != nil {
+		return err
+	}
+	rules, err := n.listRules(n.table())
+	if err != nil {
+		return err
+	}
+	wire, err := n.listRules(n.wireTable())
+	if err != nil {
+		return err
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.rules = rules
-	return err
+	n.rules, n.wire = rules, wire
+	return nil
 }
 
-// applyRules replaces the whole table in one transaction of the kernel, so that
+// applyRules replaces the table of rules in one transaction of the kernel, so that
 // there is no moment without rules and repeating it adds nothing:
 //
 //	set sandboxes { type ipv4_addr; flags interval; elements = { <subnet> } }
@@ -62,12 +78,19 @@ func (n *Network) writeTableLocked() error {
 //		over the bridge, from loopback: masquerade
 //	}
 //	chain forward { new connections from elsewhere into the bridge that were not led there: drop }
+//	map senders { type ipv4_addr : verdict }, the group of each sandbox
+//	set members_<group> { type ipv4_addr }
+//	chain from_<group> { to @members_<group>: return; to what a rule allows: return; goto apart }
+//	chain apart { reject; what was led there, by a message }
+//	chain groups { hook forward: new from the bridge to the bridge: where map senders says }
+//	chain redirects { hook output: redirects to the bridge: drop }
 //
-// A change of what is published changes elements of the maps and nothing else.
+// A change of what is published changes elements of the maps and nothing else, and so does a
+// sandbox more or less, unless it is the first or the last of its group.
 func (n *Network) applyRules() error {
-	c, err := nftables.New()
+	c, err := nft.Open()
 	if err != nil {
-		return fmt.Errorf("open nftables: %w", err)
+		return err
 	}
 	table := n.table()
 	c.AddTable(table) // so that the deletion finds one
@@ -81,16 +104,27 @@ func (n *Network) applyRules() error {
 	if err != nil {
 		return fmt.Errorf("make maps of ports: %w", err)
 	}
-	for _, chain := range n.chains(set, maps) {
-		made := c.AddChain(&nftables.Chain{Name: chain.name, Table: table, Type: chain.kind, Hooknum: chain.hook, Priority: chain.priority})
-		for _, exprs := range chain.rules {
-			c.AddRule(&nftables.Rule{Table: table, Chain: made, Exprs: exprs})
-		}
+	if err := n.addGroups(c, table); err != nil {
+		return fmt.Errorf("make network groups: %w", err)
 	}
+	addChains(c, table, n.chains(set, maps))
 	if err := c.Flush(); err != nil {
 		return fmt.Errorf("apply rules of table %s: %w", n.tableName(), err)
 	}
 	return nil
+}
+
+func addChains(c *nftables.Conn, table *nftables.Table, chains []chain) {
+	for _, chain := range chains {
+		made := c.AddChain(&nftables.Chain{Name: chain.name, Table: table, Type: chain.kind, Hooknum: chain.hook, Priority: chain.priority})
+		addRules(c, made, chain.rules)
+	}
+}
+
+func addRules(c *nftables.Conn, chain *nftables.Chain, rules [][]expr.Any) {
+	for _, exprs := range rules {
+		c.AddRule(&nftables.Rule{Table: chain.Table, Chain: chain, Exprs: exprs})
+	}
 }
 
 // addPortMaps adds the maps with all that is published.
@@ -106,7 +140,7 @@ func (n *Network) addPortMaps(c *nftables.Conn, table *nftables.Table) (map[stri
 }
 
 func (n *Network) addSubnetSet(c *nftables.Conn, table *nftables.Table) (*nftables.Set, error) {
-	set := &nftables.Set{Table: table, Name: "sandboxes", KeyType: nftables.TypeIPAddr, Interval: true}
+	set := &nftables.Set{Table: table, Name: setSandboxes, KeyType: nftables.TypeIPAddr, Interval: true}
 	first := n.cfg.Subnet.Masked().Addr()
 	end := lastOf(n.cfg.Subnet).Next()
 	if !end.IsValid() {
@@ -117,17 +151,26 @@ func (n *Network) addSubnetSet(c *nftables.Conn, table *nftables.Table) (*nftabl
 	})
 }
 
-// removeRules removes the table; one that is not there is none to remove.
+// removeRules removes both tables; one that is not there is none to remove.
 func (n *Network) removeRules() error {
-	c, err := nftables.New()
+	return errors.Join(removeTable(n.table()), removeTable(n.wireTable()))
+}
+
+func removeTable(table *nftables.Table) error {
+	c, err := nft.Open()
 	if err != nil {
-		return fmt.Errorf("open nftables: %w", err)
+		return err
 	}
-	c.DelTable(n.table())
-	if err := c.Flush(); err != nil && !errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("remove table %s: %w", n.tableName(), err)
+	c.DelTable(table)
+	if err := c.Flush(); err != nil && !errors.Is(err, unix.ENOENT) && !noFamily(err) {
+		return fmt.Errorf("remove table %s: %w", tableText(table), err)
 	}
 	return nil
+}
+
+// noFamily says that the kernel has no nftables for a family.
+func noFamily(err error) bool {
+	return errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EAFNOSUPPORT)
 }
 
 // lastOf is the last address of a subnet.

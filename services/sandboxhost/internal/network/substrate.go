@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -23,6 +24,14 @@ const defaultMTU = 1500
 
 // substrate makes the bridge, forwarding and the rules.
 func (n *Network) substrate() error {
+	if err := n.ready(); err != nil {
+		return err
+	}
+	return n.writeTable()
+}
+
+// ready makes the bridge and forwarding.
+func (n *Network) ready() error {
 	mtu, err := uplinkMTU()
 	if err != nil {
 		return err
@@ -47,7 +56,14 @@ func (n *Network) substrate() error {
 	if err := n.routeLoopback(); err != nil {
 		n.log.Warn("published ports are not reached at loopback", logging.Err(err))
 	}
-	return n.writeTable()
+	err = n.withoutRedirects()
+	if err != nil {
+		n.log.Warn("sandboxes may wait where they should be refused; make /proc/sys writable, or set send_redirects to 0", logging.Err(err))
+	}
+	n.mu.Lock()
+	n.noRedirects = err == nil
+	n.mu.Unlock()
+	return nil
 }
 
 // Teardown removes the rules and the bridge, with whatever hangs on it. It is for
@@ -200,38 +216,65 @@ func smallestMTU(interfaces []int, mtuOf func(index int) (int, error)) (int, err
 	return min(smallest, math.MaxUint16), nil
 }
 
-// forwarding lets this network namespace pass packets on. Where it does so
-// already, the file may be read-only.
-func forwarding() error {
-	if on, err := forwards(); err != nil || on {
+// forwarding lets this network namespace pass packets on.
+func forwarding() error { return set(forwardFile, "1") }
+
+// routeLoopback lets answers of sandboxes to programs on the node's loopback pass. The
+// rules drop whatever else comes from the bridge for a loopback address.
+func (n *Network) routeLoopback() error { return set(settingOf(n.cfg.Bridge, "route_localnet"), "1") }
+
+// withoutRedirects keeps the kernel from telling sandboxes to look for others among their
+// neighbours. It tells so where either of two settings says it, so that of all interfaces
+// goes as well; others have their own. A rule drops what is sent all the same, yet only
+// without them are refusals not held back: the kernel counts both against one limit
+// (ip_rt_send_redirect, inet_peer_xrlim_allow).
+func (n *Network) withoutRedirects() error {
+	var errs []error
+	for _, path := range n.redirectFiles() {
+		errs = append(errs, set(path, "0"))
+	}
+	return errors.Join(errs...)
+}
+
+func (n *Network) redirectFiles() []string {
+	return []string{settingOf("all", "send_redirects"), settingOf(n.cfg.Bridge, "send_redirects")}
+}
+
+// sendsRedirects says whether the kernel would tell sandboxes so.
+func (n *Network) sendsRedirects() (bool, error) {
+	for _, path := range n.redirectFiles() {
+		if off, err := says(path, "0"); err != nil || !off {
+			return true, err
+		}
+	}
+	return false, nil
+}
+
+// settingOf is the file of a setting of IPv4 of an interface.
+func settingOf(link, name string) string { return filepath.Join("/proc/sys/net/ipv4/conf", link, name) }
+
+// set makes a setting of the kernel be a digit. One that is so is not written: its file may
+// be read-only.
+func set(path, want string) error {
+	if is, err := says(path, want); err != nil || is {
 		return err
 	}
-	if err := os.WriteFile(forwardFile, []byte("1"), 0); err != nil {
-		return fmt.Errorf("switch on ip_forward: %w", err)
+	if err := os.WriteFile(path, []byte(want), 0); err != nil {
+		return fmt.Errorf("set %s to %s: %w", path, want, err)
 	}
 	return nil
 }
 
-// routeLoopback lets answers of sandboxes to programs on the node's loopback pass. The
-// rules drop whatever else comes from the bridge for a loopback address.
-func (n *Network) routeLoopback() error {
-	path := filepath.Join("/proc/sys/net/ipv4/conf", n.cfg.Bridge, "route_localnet")
-	if have, err := os.ReadFile(path); err != nil || len(have) > 0 && have[0] == '1' {
-		return err
+// says says whether a setting of the kernel is a digit.
+func says(path, want string) (bool, error) {
+	have, err := os.ReadFile(path)
+	if err != nil {
+		return false, fmt.Errorf("read setting of the kernel: %w", err)
 	}
-	if err := os.WriteFile(path, []byte("1"), 0); err != nil {
-		return fmt.Errorf("switch on route_localnet of bridge %s: %w", n.cfg.Bridge, err)
-	}
-	return nil
+	return strings.TrimSpace(string(have)) == want, nil
 }
 
 const forwardFile = "/proc/sys/net/ipv4/ip_forward"
 
 // forwards says whether packets are passed on.
-func forwards() (bool, error) {
-	have, err := os.ReadFile(forwardFile)
-	if err != nil {
-		return false, fmt.Errorf("read ip_forward: %w", err)
-	}
-	return len(have) > 0 && have[0] == '1', nil
-}
+func forwards() (bool, error) { return says(forwardFile, "1") }

@@ -455,6 +455,14 @@ type SandboxSpec struct {
 	// attempt with USER_NAMESPACES_UNSUPPORTED, and a user or group beyond 65535 with
 	// USER_NOT_MAPPED. False and unset: ids inside are those of the node.
 	UserNamespace bool `protobuf:"varint,20,opt,name=user_namespace,json=userNamespace,proto3" json:"user_namespace,omitempty"`
+	// The group of sandboxes that it is with: a label of at most 63 lower-case letters,
+	// digits and dashes. Sandboxes of one group reach each other. Between two groups
+	// nothing passes but what network.group_rules in node.yaml of the node allow, neither
+	// at addresses of sandboxes nor by published ports or services; names are answered to
+	// all. Not with the node's own network. Unset means "default", the group of all
+	// sandboxes that name none. A node whose kernel cannot keep groups apart fails the
+	// attempt of a sandbox that names another with NETWORK_GROUPS_UNSUPPORTED.
+	NetworkGroup  string `protobuf:"bytes,21,opt,name=network_group,json=networkGroup,proto3" json:"network_group,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -592,6 +600,13 @@ func (x *SandboxSpec) GetUserNamespace() bool {
 		return x.UserNamespace
 	}
 	return false
+}
+
+func (x *SandboxSpec) GetNetworkGroup() string {
+	if x != nil {
+		return x.NetworkGroup
+	}
+	return ""
 }
 
 // DisconnectPolicy says how long a sandbox goes on without a session of its
@@ -1898,7 +1913,7 @@ const file_staddle_resource_v1_sandbox_proto_rawDesc = "" +
 	"\aSandbox\x124\n" +
 	"\x04spec\x18\x01 \x01(\v2 .staddle.resource.v1.SandboxSpecR\x04spec\x12C\n" +
 	"\tplacement\x18\x02 \x01(\v2%.staddle.resource.v1.SandboxPlacementR\tplacement\x12:\n" +
-	"\x06status\x18\x03 \x01(\v2\".staddle.resource.v1.SandboxStatusR\x06status\"\xd3\x13\n" +
+	"\x06status\x18\x03 \x01(\v2\".staddle.resource.v1.SandboxStatusR\x06status\"\xca\x15\n" +
 	"\vSandboxSpec\x12G\n" +
 	"\adesired\x18\x01 \x01(\x0e2!.staddle.resource.v1.DesiredStateB\n" +
 	"\xbaH\a\x82\x01\x04\x10\x01 \x00R\adesired\x12\xa9\x02\n" +
@@ -1926,13 +1941,15 @@ const file_staddle_resource_v1_sandbox_proto_rawDesc = "" +
 	"\x14sysctls.unique_names\x122names of sysctls must be unique within the sandbox\x1a\x1cthis.map(s, s.name).unique()\x92\x01\x02\x10 R\asysctls\x12\xa2\x03\n" +
 	"\x0fpublished_ports\x18\x0f \x03(\v2\".staddle.resource.v1.PublishedPortB\xd4\x02\xbaH\xd0\x02\xba\x01\xc7\x02\n" +
 	"\x16published_ports.unique\x12ga port of the node is published once per protocol and address, and not beside the same on all addresses\x1a\xc3\x01this.all(a, this.filter(b, a.host_port == b.host_port && (a.protocol == 2) == (b.protocol == 2) && (a.host_address == b.host_address || a.host_address == '' || b.host_address == '')).size() == 1)\x92\x01\x02\x10@R\x0epublishedPorts\x12%\n" +
-	"\x0euser_namespace\x18\x14 \x01(\bR\ruserNamespace\x1a?\n" +
+	"\x0euser_namespace\x18\x14 \x01(\bR\ruserNamespace\x12P\n" +
+	"\rnetwork_group\x18\x15 \x01(\tB+\xbaH(\xd8\x01\x01r#\x18?2\x1f^[a-z0-9]([-a-z0-9]*[a-z0-9])?$R\fnetworkGroup\x1a?\n" +
 	"\x11NodeSelectorEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01:\xfa\x03\xbaH\xf6\x03\x1a\xb5\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01:\x9f\x05\xbaH\x9b\x05\x1a\xb5\x01\n" +
 	"\x15scratch.known_volumes\x12>containers may only mount scratch volumes that the sandbox has\x1a\\this.containers.all(c, c.scratch.all(m, this.scratch_volumes.exists(v, v.name == m.volume)))\x1a\x93\x01\n" +
 	"\x1auser_namespace.own_network\x12Ha sandbox with a user namespace has a network of its own, not the node's\x1a+!(this.user_namespace && this.network == 2)\x1a\xa5\x01\n" +
-	"\x1bpublished_ports.own_network\x12Pa sandbox with the node's own network has the node's ports already; publish none\x1a4this.network != 2 || size(this.published_ports) == 0B\x11\n" +
+	"\x1bpublished_ports.own_network\x12Pa sandbox with the node's own network has the node's ports already; publish none\x1a4this.network != 2 || size(this.published_ports) == 0\x1a\xa2\x01\n" +
+	"\x19network_group.own_network\x12Va sandbox with the node's own network is in no network group; leave one of the two out\x1a-this.network != 2 || this.network_group == ''B\x11\n" +
 	"\x0f_shm_size_bytes\"_\n" +
 	"\x10DisconnectPolicy\x12K\n" +
 	"\n" +

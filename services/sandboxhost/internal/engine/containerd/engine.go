@@ -293,7 +293,7 @@ func (e *Engine) attach(ctx context.Context, uid id.Sandbox, a engine.Attempt) e
 	if err := e.cfg.Rules.Check(a.Wish.GetUid(), a.Wish.GetSpec()); err != nil {
 		return err
 	}
-	_, err := e.network.Attach(ctx, uid, ports(a.Wish.GetSpec())...)
+	_, err := e.network.Attach(ctx, uid, network.Wanted{Group: a.Wish.GetSpec().GetNetworkGroup(), Ports: ports(a.Wish.GetSpec())})
 	return err
 }
 

@@ -8,8 +8,16 @@ import (
 // policyOf is what the configuration says that sandboxes reach of the node.
 func policyOf(n config.Network) network.Policy {
 	p := network.Policy{Metadata: n.AllowMetadata, AnyResolver: n.DNS.Disable}
-	for _, r := range n.NodePorts() {
-		p.Ports = append(p.Ports, network.NodePorts{Protocol: r.Protocol, First: r.First, Last: r.Last})
+	p.Ports = rangesOf(n.NodePorts())
+	for _, r := range n.GroupRules {
+		p.Groups = append(p.Groups, network.GroupRule{From: r.From, To: r.To, Ports: rangesOf(r.PortRanges())})
 	}
 	return p
+}
+
+func rangesOf(ports []config.PortRange) (all []network.PortRange) {
+	for _, r := range ports {
+		all = append(all, network.PortRange(r))
+	}
+	return all
 }

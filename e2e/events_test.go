@@ -34,6 +34,10 @@ func TestEvents_TellWhatHappened(t *testing.T) {
 	if warnings := events("web", "--warnings"); strings.Contains(warnings, "STARTED") || !strings.Contains(warnings, "BACK_OFF") {
 		t.Errorf("warnings are\n%s", warnings)
 	}
+	described := b.OK("--node-socket", b.HostSocket(), "describe", "web")
+	if _, list, _ := strings.Cut(described, "\nEVENT "); !strings.Contains(list, "CONTAINER_EXITED") || strings.Count(list, "\n") > 11 {
+		t.Errorf("it is described without its last events, or with more than ten:\n%s", described)
+	}
 	b.Kill("sandboxhost")
 	b.WaitReady()
 	if got := events(uid); !strings.Contains(got, "ACCEPTED") {

@@ -97,6 +97,9 @@ func TestExec_EXE3_ThroughTheGateway(t *testing.T) {
 	if r := ports.Wait(); r.Code != 128+2 {
 		t.Errorf("a forward that was interrupted: got code %d, %s, want 130", r.Code, r.Stderr)
 	}
+	if r := far.CLI("describe", "web"); r.Code != 0 || !strings.Contains(r.Stdout, "RUNNING") || strings.Count(r.Stdout, "\nEvents are not known: reach ") != 1 {
+		t.Errorf("described while its node is cut off: got code %d, %s, %s", r.Code, r.Stdout, r.Stderr)
+	}
 	b.Mend()
 }
 

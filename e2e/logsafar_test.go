@@ -26,6 +26,9 @@ func TestLogs_LOG7_ThroughTheGateway(t *testing.T) {
 	if r := b.CLI("--node-socket", b.HostSocket(), "logs", "-l", "app=shop", "--stream", "stderr"); r.Code != 0 || r.Stderr != "db/main third\n" {
 		t.Errorf("of the node by their labels: got code %d, %q, %q", r.Code, r.Stdout, r.Stderr)
 	}
+	if r := far.CLI("describe", "db"); r.Code != 0 || !strings.Contains(r.Stdout, "\nEVENT ") || !strings.Contains(r.Stdout, "STARTED ") {
+		t.Errorf("described with its events: got code %d, %s, %s", r.Code, r.Stdout, r.Stderr)
+	}
 	pki := far.Paths.Etc() + "/pki/"
 	if r := far.CLI("logs", "db", "--cert", pki+"node.crt", "--key", pki+"node.key"); r.Code == 0 || r.Stdout != "" {
 		t.Errorf("as a node: got code %d, %q, %s", r.Code, r.Stdout, r.Stderr)

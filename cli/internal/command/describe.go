@@ -13,17 +13,27 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
+	sandboxhostv1 "staddle.internal/proto/gen/staddle/sandboxhost/v1"
 
 	"staddle.internal/cli/internal/output"
 	"staddle.internal/cli/internal/sandbox"
+	"staddle.internal/cli/internal/target"
+)
+
+const (
+	// describedEvents is how many events are described, the newest.
+	describedEvents = 10
+	// eventsLimit bounds the question for them: a node that is away holds up nobody who
+	// wants to know what is known without it.
+	eventsLimit = 10 * time.Second
 )
 
 func (a *app) describeCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "describe [flags] SANDBOX", Short: "Show all that is known of a sandbox", Args: args(cobra.ExactArgs(1)), ValidArgsFunction: a.sandboxNames(1),
 		Long: `Show all that is known of a sandbox: how it is and why, how long each phase of its
-newest attempt took, its containers with what probes and ports say of them, and how
-earlier attempts ended. Times are those of its node.`,
+newest attempt took, its containers with what probes and ports say of them, how earlier
+attempts ended, and the last ten events that its node keeps. Times are those of its node.`,
 		RunE: func(cmd *cobra.Command, refs []string) error {
 			ctx, cancel := a.bounded(cmd.Context(), 0)
 			defer cancel()
@@ -41,8 +51,38 @@ func (a *app) describe(ctx context.Context, t reader, ref string) error {
 	if a.format != output.Table {
 		return output.PrintOne(a.out, a.format, sandboxColumns, sandboxRow(now, &s))
 	}
-	_, err = io.WriteString(a.out, description(now, &s))
+	_, err = io.WriteString(a.out, description(now, &s)+a.whatHappened(ctx, now, &s))
 	return err
+}
+
+// whatHappened has the last events of a sandbox, or why its node could not be asked.
+func (a *app) whatHappened(ctx context.Context, now time.Time, s *sandbox.Sandbox) string {
+	if s.Node == "" {
+		return "" // nothing happened on any node
+	}
+	ctx, cancel := context.WithTimeout(ctx, eventsLimit)
+	defer cancel()
+	var rows [][]string
+	err := a.withInside(ctx, s.UID, func(ctx context.Context, inside *target.Inside, _ *sandbox.Sandbox) error {
+		req := &sandboxhostv1.ReadEventsRequest{Uid: s.UID, Limit: describedEvents}
+		return inside.ReadEvents(ctx, req, func(e *sandboxhostv1.Event) error {
+			rows = append(rows, eventCells(now, e))
+			return nil
+		})
+	})
+	switch {
+	case err != nil:
+		return "\n" + output.Align([][]string{{"Events are not known: " + err.Error()}})
+	case len(rows) == 0:
+		return ""
+	}
+	return "\n" + output.Align(append([][]string{{"EVENT", "CONTAINER", "COUNT", "AGE", "LAST", "MESSAGE"}}, rows...))
+}
+
+func eventCells(now time.Time, e *sandboxhostv1.Event) []string {
+	return []string{
+		e.GetReason(), e.GetContainer(), fmt.Sprint(e.GetCount()), output.Age(now, e.GetFirstAt()), moment(e.GetLastAt()), e.GetMessage(),
+	}
 }
 
 // description is all that is known of a sandbox, for people.

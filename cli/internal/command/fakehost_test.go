@@ -32,6 +32,7 @@ type fakeHost struct {
 	stats fakeStats
 	sandboxhostv1.UnimplementedSandboxHostServiceServer
 	sandboxhostv1.UnimplementedImageServiceServer
+	sandboxhostv1.UnimplementedEventServiceServer
 
 	path   string
 	server *grpc.Server
@@ -41,6 +42,7 @@ type fakeHost struct {
 	boxes   map[string]*sandboxhostv1.SandboxState
 	output  map[string]*fakeOutput
 	images  []*sandboxhostv1.Image
+	events  []*sandboxhostv1.Event
 	// stuck keeps removed sandboxes from being torn down.
 	stuck bool
 }
@@ -76,6 +78,7 @@ func (h *fakeHost) start(t *testing.T) {
 	sandboxhostv1.RegisterSandboxHostServiceServer(h.server, h)
 	sandboxhostv1.RegisterImageServiceServer(h.server, h)
 	sandboxhostv1.RegisterStatsServiceServer(h.server, &h.stats)
+	sandboxhostv1.RegisterEventServiceServer(h.server, h)
 	server := h.server
 	go func() { _ = server.Serve(l) }() // ends with Stop
 }
@@ -326,6 +329,21 @@ func (h *fakeHost) ReadLogs(r *sandboxhostv1.ReadLogsRequest, stream grpc.Server
 			return stream.Context().Err()
 		}
 	}
+}
+
+func (h *fakeHost) ReadEvents(r *sandboxhostv1.ReadEventsRequest, stream grpc.ServerStreamingServer[sandboxhostv1.ReadEventsResponse]) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	list := slices.DeleteFunc(slices.Clone(h.events), func(e *sandboxhostv1.Event) bool { return e.GetUid() != r.GetUid() })
+	if n := int(r.GetLimit()); n > 0 && len(list) > n {
+		list = list[len(list)-n:]
+	}
+	for _, e := range list {
+		if err := stream.Send(&sandboxhostv1.ReadEventsResponse{Event: e}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // byName returns a copy of the sandbox, or nil.

@@ -195,6 +195,8 @@ func TestMachine_OlderMirrorRemovesNothing(t *testing.T) {
 	b.WaitReady()
 	b.OK("run", "-d", "--name", "web", bed.ProbeImage, "--", "sleep")
 	awaitPhase(t, b, "web", "RUNNING")
+	apply(t, b, serviceYAML("web", "app: web", "7000", ""))
+	awaitService(t, b, "web", true)
 	web, old := onHost(t, b, "web"), onHost(t, b, "old")
 
 	b.KillRunner(supervisor, false)
@@ -233,6 +235,12 @@ func TestMachine_OlderMirrorRemovesNothing(t *testing.T) {
 		gone := onHost(t, b, "old") == nil && onHost(t, b, "last") == nil
 		return gone && onHost(t, b, "web") != nil, sprint(onHost(t, b, "old")) + sprint(onHost(t, b, "last"))
 	})
+	awaitService(t, b, "web", true)
+	if r := b.CLI("service", "rm", "web"); r.Code != 6 || !strings.Contains(r.Stderr, "--lost") {
+		t.Errorf("rm of a service of the cluster: exit code %d\n%s", r.Code, r.Stderr)
+	}
+	b.OK("service", "rm", "--lost", "web")
+	awaitService(t, b, "web", false)
 	// What the cluster has lost goes when a person on the node says so.
 	if r := b.CLI("--node-socket", b.HostSocket(), "rm", "web"); r.Code != 6 || !strings.Contains(r.Stderr, "--lost") {
 		t.Errorf("rm of a sandbox of the cluster: exit code %d\n%s", r.Code, r.Stderr)

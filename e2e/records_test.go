@@ -281,6 +281,8 @@ func specOf(r *resourcev1.Resource) protoreflect.Message {
 		return k.Sandbox.GetSpec().ProtoReflect()
 	case *resourcev1.Resource_Disk:
 		return k.Disk.GetSpec().ProtoReflect()
+	case *resourcev1.Resource_Service:
+		return k.Service.GetSpec().ProtoReflect()
 	default:
 		return r.GetNode().GetSpec().ProtoReflect()
 	}

@@ -145,6 +145,9 @@ func ConfigHash(s string) slog.Attr { return slog.String("config_hash", s) }
 // Count is a number of things that the message names, key "count".
 func Count(n int) slog.Attr { return slog.Int("count", n) }
 
+// Service is the name of a service, key "service".
+func Service(name string) slog.Attr { return slog.String("service", name) }
+
 // Secret names a secret; its values are never logged.
 func Secret(name string) slog.Attr { return slog.String("secret", name) }
 

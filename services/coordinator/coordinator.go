@@ -136,7 +136,7 @@ func (s *parts) server() (*rpc.Server, error) {
 	}
 	server.Use(checks)
 	coordinatorv1.RegisterResourceServiceServer(server.GRPC(),
-		api.New(api.Config{TrustDomain: s.cfg.TrustDomain}, api.Deps{Store: s.store, Mirror: s.mirror}))
+		api.New(api.Config{TrustDomain: s.cfg.TrustDomain, ServicePrefix: s.cfg.ServicePrefix}, api.Deps{Store: s.store, Mirror: s.mirror}))
 	coordinatorv1.RegisterSessionServiceServer(server.GRPC(),
 		session.New(session.Config{TrustDomain: s.cfg.TrustDomain, Refused: refused(s.cfg)}, session.Deps{Store: s.store}))
 	coordinatorv1.RegisterSecretServiceServer(server.GRPC(), secret.New(

@@ -2,6 +2,7 @@ package sandboxhost
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	"staddle.internal/kit/process"
@@ -15,8 +16,11 @@ const AgentName = "sandbox-agent"
 
 const (
 	// healthHistory is the health name that says whether the coordinator's history
-	// knows of every sandbox here: those that it does not know of are kept.
+	// knows of every sandbox and service here: those that it does not know of are kept.
 	healthHistory = "history"
+	// healthServices is the health name that says whether this node has all services of
+	// the cluster.
+	healthServices = "services"
 	// agentResync is how often the agent looks at everything without a cause.
 	agentResync = 5 * time.Minute
 )
@@ -35,11 +39,24 @@ func buildAgent(_ context.Context, p *process.Process) ([]run.Member, error) {
 	}
 	cluster, host := agent.Neighbours(records, sandboxes)
 	p.Status.SetHealth(healthHistory, true)
+	p.Status.SetHealth(healthServices, true)
+	var foreignSandboxes, foreignServices atomic.Int64
+	foreign := func(of *atomic.Int64) func(int) {
+		return func(n int) {
+			of.Store(int64(n))
+			p.Status.SetHealth(healthHistory, foreignSandboxes.Load()+foreignServices.Load() == 0)
+		}
+	}
 	loop := agent.New(agent.Config{
 		Node: p.Config.Name, Resync: agentResync,
 	}, agent.Deps{
 		Cluster: cluster, Host: host, Log: p.Log,
-		Foreign: func(n int) { p.Status.SetHealth(healthHistory, n == 0) },
+		Foreign: foreign(&foreignSandboxes),
 	})
-	return []run.Member{{Name: "agent", Run: loop.Run}}, nil
+	serviceRecords, serviceHost := agent.ServiceNeighbours(records, sandboxes)
+	services := agent.NewServices(agentResync, agent.ServiceDeps{
+		Records: serviceRecords, Host: serviceHost, Log: p.Log,
+		Foreign: foreign(&foreignServices), Refused: func(n int) { p.Status.SetHealth(healthServices, n == 0) },
+	})
+	return []run.Member{{Name: "agent", Run: loop.Run}, {Name: "services", Run: services.Run}}, nil
 }

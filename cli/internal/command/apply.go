@@ -159,6 +159,8 @@ func put(r, doc *resourcev1.Resource) error {
 		r.GetSandbox().Spec = proto.CloneOf(doc.GetSandbox().GetSpec())
 	case resourcev1.Kind_KIND_DISK:
 		r.GetDisk().Spec = proto.CloneOf(doc.GetDisk().GetSpec())
+	case resourcev1.Kind_KIND_SERVICE:
+		r.GetService().Spec = proto.CloneOf(doc.GetService().GetSpec())
 	case resourcev1.Kind_KIND_NODE:
 		r.GetNode().Spec = proto.CloneOf(doc.GetNode().GetSpec())
 	default:

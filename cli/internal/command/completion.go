@@ -124,7 +124,7 @@ func (a *app) imageNames(cmd *cobra.Command, given []string, _ string) ([]cobra.
 func (a *app) recordNames(most int) completer {
 	return func(cmd *cobra.Command, given []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		if len(given) == 0 {
-			return []cobra.Completion{"sandbox", "disk", "disklease", "node"}, cobra.ShellCompDirectiveNoFileComp
+			return []cobra.Completion{"sandbox", "service", "disk", "disklease", "node"}, cobra.ShellCompDirectiveNoFileComp
 		}
 		kind, err := kindOf(cmd, given)
 		if err != nil || len(given) > most {
@@ -132,6 +132,18 @@ func (a *app) recordNames(most int) completer {
 		}
 		return a.namesOf(cmd, kind, given[1:]), cobra.ShellCompDirectiveNoFileComp
 	}
+}
+
+// describable offers sandboxes, and after the word service the services of the cluster.
+func (a *app) describable(cmd *cobra.Command, given []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	switch {
+	case len(given) == 0:
+		names, directive := a.sandboxNames(1)(cmd, given, prefix)
+		return append(names, "service"), directive
+	case len(given) == 1 && kindWords[given[0]] == resourcev1.Kind_KIND_SERVICE:
+		return a.namesOf(cmd, resourcev1.Kind_KIND_SERVICE, nil), cobra.ShellCompDirectiveNoFileComp
+	}
+	return nil, cobra.ShellCompDirectiveNoFileComp
 }
 
 // diskNames offers the disks that are not named yet.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -15,6 +14,7 @@ import (
 	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
 	sandboxhostv1 "staddle.internal/proto/gen/staddle/sandboxhost/v1"
 
+	"staddle.internal/cli/internal/exit"
 	"staddle.internal/cli/internal/output"
 	"staddle.internal/cli/internal/sandbox"
 	"staddle.internal/cli/internal/target"
@@ -30,14 +30,29 @@ const (
 
 func (a *app) describeCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "describe [flags] SANDBOX", Short: "Show all that is known of a sandbox", Args: args(cobra.ExactArgs(1)), ValidArgsFunction: a.sandboxNames(1),
+		Use: "describe [flags] SANDBOX|service NAME", Short: "Show all that is known of a sandbox or a service",
+		Args: args(cobra.RangeArgs(1, 2)), ValidArgsFunction: a.describable,
 		Long: `Show all that is known of a sandbox: how it is and why, how long each phase of its
 newest attempt took, its containers with what probes and ports say of them, how earlier
-attempts ended, and the last ten events that its node keeps. Times are those of its node.`,
-		RunE: func(cmd *cobra.Command, refs []string) error {
+attempts ended, and the last ten events that its node keeps. Times are those of its node.
+Of a service of the cluster: its address and ports, and the sandboxes of the cluster that
+have its labels.`,
+		RunE: func(cmd *cobra.Command, given []string) error {
 			ctx, cancel := a.bounded(cmd.Context(), 0)
 			defer cancel()
-			return a.withSandboxes(ctx, func(t sandboxes) error { return a.describe(ctx, t, refs[0]) })
+			ref := given[len(given)-1]
+			if len(given) == 2 {
+				switch kind, err := kindOf(cmd, given); {
+				case err != nil:
+					return err
+				case kind == resourcev1.Kind_KIND_SERVICE:
+					return a.withCluster(ctx, func(ctx context.Context, t *target.Cluster) error { return a.describeService(ctx, t, ref) })
+				case kind != resourcev1.Kind_KIND_SANDBOX:
+					return exit.Try(exit.BadUsage("describe: a %s has no more than its record", target.KindName(kind)),
+						"staddle get %s %s -o yaml", target.KindName(kind), ref)
+				}
+			}
+			return a.withSandboxes(ctx, func(t sandboxes) error { return a.describe(ctx, t, ref) })
 		},
 	}
 }
@@ -106,10 +121,6 @@ func description(now time.Time, s *sandbox.Sandbox) string {
 
 func overview(now time.Time, s *sandbox.Sandbox) [][]string {
 	ready, why := s.Ready()
-	labels := make([]string, 0, len(s.Labels))
-	for _, k := range slices.Sorted(maps.Keys(s.Labels)) {
-		labels = append(labels, k+"="+s.Labels[k])
-	}
 	next := ""
 	if at := s.Status.GetNextAt(); at != nil {
 		next = "in " + max(at.AsTime().Sub(now), 0).Round(time.Second).String()
@@ -119,7 +130,7 @@ func overview(now time.Time, s *sandbox.Sandbox) [][]string {
 		{"Uid:", s.UID},
 		{"Manager:", s.Manager},
 		{"Node:", s.Node},
-		{"Labels:", strings.Join(labels, ",")},
+		{"Labels:", labelsText(s.Labels)},
 		{"Created:", moment(timestamppb.New(s.CreatedAt))},
 		{"Desired:", strings.ToLower(enumWord(s.Spec.GetDesired().String(), "DESIRED_STATE_"))},
 		{"Phase:", phaseOf(s)},

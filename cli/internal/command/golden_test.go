@@ -8,7 +8,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
@@ -74,7 +76,7 @@ func TestOutput_OfRecords(t *testing.T) {
 		}
 	})
 	var all bytes.Buffer
-	for _, kind := range []string{"sandbox", "disk", "disklease", "node"} {
+	for _, kind := range []string{"sandbox", "service", "disk", "disklease", "node"} {
 		for _, format := range []string{"table", "name", "json", "yaml"} {
 			got := cli(t, c.flags("get", kind, "-o", format)...)
 			want(t, got, 0)
@@ -116,6 +118,13 @@ func goldenRecords(at *timestamppb.Timestamp) []*resourcev1.Resource {
 		{Meta: meta(kindSandbox, "unplaced", "1"), Kind: &resourcev1.Resource_Sandbox{Sandbox: &resourcev1.Sandbox{
 			Spec:      &resourcev1.SandboxSpec{Containers: []*resourcev1.ContainerSpec{{Name: "main", Image: "img"}}},
 			Placement: &resourcev1.SandboxPlacement{Reason: "no node is ready"},
+		}}},
+		{Meta: meta(resourcev1.Kind_KIND_SERVICE, "web", "6"), Kind: &resourcev1.Resource_Service{Service: &resourcev1.Service{
+			Spec: &resourcev1.ServiceSpec{
+				Selector: map[string]string{"app": "web", "tier": "1"}, Affinity: durationpb.New(10 * time.Minute),
+				Ports: []*resourcev1.ServicePort{{Name: "http", Port: 80, TargetPort: 8080, NodePort: 30080}, {Name: "dns", Protocol: "udp", Port: 53}},
+			},
+			Placement: &resourcev1.ServicePlacement{Address: "10.78.128.7"},
 		}}},
 		{Meta: meta(kindDisk, "data", "2"), Kind: &resourcev1.Resource_Disk{Disk: &resourcev1.Disk{
 			Spec:      &resourcev1.DiskSpec{},

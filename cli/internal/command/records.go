@@ -26,10 +26,11 @@ var kindWords = map[string]resourcev1.Kind{
 	"sandbox": resourcev1.Kind_KIND_SANDBOX, "sandboxes": resourcev1.Kind_KIND_SANDBOX,
 	"disk": resourcev1.Kind_KIND_DISK, "disks": resourcev1.Kind_KIND_DISK,
 	"disklease": resourcev1.Kind_KIND_DISK_LEASE, "diskleases": resourcev1.Kind_KIND_DISK_LEASE,
+	"service": resourcev1.Kind_KIND_SERVICE, "services": resourcev1.Kind_KIND_SERVICE,
 	"node": resourcev1.Kind_KIND_NODE, "nodes": resourcev1.Kind_KIND_NODE,
 }
 
-const kindList = "sandbox, disk, disklease or node"
+const kindList = "sandbox, service, disk, disklease or node"
 
 // kindOf reads the first argument; the others are for the command that it suggests.
 func kindOf(cmd *cobra.Command, given []string) (resourcev1.Kind, error) {
@@ -138,7 +139,8 @@ func (a *app) deleteCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "delete KIND NAME|UID...", Short: "Delete records", Args: args(cobra.MinimumNArgs(2)), ValidArgsFunction: a.recordNames(math.MaxInt),
 		Long: "Delete records and wait until they are gone: a sandbox is torn down by its node\n" +
-			"first. A disk is deleted with what is on it.",
+			"first. A disk is deleted with what is on it. A service is gone when its record is;\n" +
+			"nodes that are away learn of it when they are back.",
 		RunE: func(cmd *cobra.Command, given []string) error {
 			kind, err := kindOf(cmd, given)
 			if err != nil {

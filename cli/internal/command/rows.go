@@ -95,6 +95,8 @@ func columnsOf(k resourcev1.Kind) []string {
 		return []string{"NAME", "UID", "READY", "SESSION", "CORDONED", "ADDRESSES", "VERSION", "AGE", "REASON"}
 	case resourcev1.Kind_KIND_DISK:
 		return []string{"NAME", "UID", "PHASE", "NODE", "HOLDER", "AGE", "MESSAGE"}
+	case resourcev1.Kind_KIND_SERVICE:
+		return []string{"NAME", "UID", "ADDRESS", "PORTS", "SELECTOR", "AFFINITY", "AGE"}
 	case resourcev1.Kind_KIND_DISK_LEASE:
 		return []string{"NAME", "UID", "PHASE", "DISK", "SANDBOX", "NODE", "MESSAGE"}
 	default:
@@ -115,6 +117,12 @@ func recordRow(now time.Time, r *resourcev1.Resource) output.Row {
 			meta.GetName(), meta.GetUid(), removing(meta, enumWord(d.GetStatus().GetPhase().String(), "DISK_PHASE_")),
 			firstOf(d.GetPlacement().GetNode(), d.GetSpec().GetNode()), d.GetPlacement().GetHolder(),
 			output.Age(now, meta.GetCreatedAt()), d.GetStatus().GetMessage(),
+		}
+	case resourcev1.Kind_KIND_SERVICE:
+		spec := r.GetService().GetSpec()
+		row.Cells = []string{
+			meta.GetName(), meta.GetUid(), r.GetService().GetPlacement().GetAddress(), portsText(spec), labelsText(spec.GetSelector()),
+			affinityText(spec), output.Age(now, meta.GetCreatedAt()),
 		}
 	case resourcev1.Kind_KIND_DISK_LEASE:
 		l := r.GetDiskLease()

@@ -21,7 +21,7 @@ import (
 	"staddle.internal/cli/internal/target"
 )
 
-var serviceColumns = []string{"NAME", "ADDRESS", "PORTS", "SELECTOR", "AFFINITY", "ENDPOINTS"}
+var serviceColumns = []string{"NAME", "MANAGER", "ADDRESS", "PORTS", "SELECTOR", "AFFINITY", "ENDPOINTS"}
 
 func (a *app) serviceCommand() *cobra.Command {
 	list := &cobra.Command{
@@ -36,13 +36,25 @@ func (a *app) serviceCommand() *cobra.Command {
 			})
 		},
 	}
-	remove := &cobra.Command{
+	c := group("service", "Services of this node", a.serviceCreateCommand(), list, a.serviceRemoveCommand())
+	c.Long = "A service is one address that leads to all ready sandboxes of the node with certain\n" +
+		"labels. These commands talk to the node's own socket, which root may and the members\n" +
+		"of the group staddle-admin. Services of the cluster, which all nodes have, are made\n" +
+		"with \"staddle apply\"."
+	return c
+}
+
+func (a *app) serviceRemoveCommand() *cobra.Command {
+	var lost bool
+	c := &cobra.Command{
 		Use: "rm NAME|UID...", Short: "Remove services", Args: args(cobra.MinimumNArgs(1)), ValidArgsFunction: a.serviceNames,
+		Long: "Remove services that were made on this node. One whose record the cluster has lost,\n" +
+			"because its store was made anew or put back to a copy, is kept; --lost removes it.",
 		RunE: func(cmd *cobra.Command, given []string) error {
 			return a.withNode(cmd.Context(), func(ctx context.Context, n *target.Node) error {
 				var errs []error
 				for _, ref := range given {
-					name, err := n.RemoveService(ctx, ref)
+					name, err := n.RemoveService(ctx, ref, lost)
 					if err == nil {
 						_, err = fmt.Fprintln(a.out, name)
 					}
@@ -52,10 +64,7 @@ func (a *app) serviceCommand() *cobra.Command {
 			})
 		},
 	}
-	c := group("service", "Services of this node", a.serviceCreateCommand(), list, remove)
-	c.Long = "A service is one address that leads to all ready sandboxes of the node with certain\n" +
-		"labels. These commands talk to the node's own socket, which root may and the members\n" +
-		"of the group staddle-admin."
+	c.Flags().BoolVar(&lost, "lost", false, "also remove services of the cluster: it has lost their records")
 	return c
 }
 
@@ -190,24 +199,40 @@ func serviceRows(all []*sandboxhostv1.ServiceState) []output.Row {
 
 func serviceRow(s *sandboxhostv1.ServiceState) output.Row {
 	spec := s.GetWish().GetSpec()
-	var ports, labels, endpoints []string
-	for _, p := range spec.GetPorts() {
-		ports = append(ports, portText(p))
-	}
-	for _, key := range slices.Sorted(maps.Keys(spec.GetSelector())) {
-		labels = append(labels, key+"="+spec.GetSelector()[key])
-	}
+	var endpoints []string
 	for _, e := range s.GetEndpoints() {
 		endpoints = append(endpoints, e.GetName())
 	}
-	affinity := ""
-	if spec.GetAffinity() != nil {
-		affinity = spec.GetAffinity().AsDuration().String()
-	}
 	return output.Row{
-		Cells: []string{s.GetWish().GetName(), s.GetWish().GetAddress(), strings.Join(ports, ","), strings.Join(labels, ","), affinity, strings.Join(endpoints, ",")},
-		ID:    s.GetWish().GetName(), Message: s,
+		Cells: []string{
+			s.GetWish().GetName(), s.GetWish().GetManager(), s.GetWish().GetAddress(), portsText(spec), labelsText(spec.GetSelector()),
+			affinityText(spec), strings.Join(endpoints, ","),
+		},
+		ID: s.GetWish().GetName(), Message: s,
 	}
+}
+
+func portsText(spec *resourcev1.ServiceSpec) string {
+	var ports []string
+	for _, p := range spec.GetPorts() {
+		ports = append(ports, portText(p))
+	}
+	return strings.Join(ports, ",")
+}
+
+func labelsText(labels map[string]string) string {
+	var all []string
+	for _, key := range slices.Sorted(maps.Keys(labels)) {
+		all = append(all, key+"="+labels[key])
+	}
+	return strings.Join(all, ",")
+}
+
+func affinityText(spec *resourcev1.ServiceSpec) string {
+	if spec.GetAffinity() == nil {
+		return ""
+	}
+	return spec.GetAffinity().AsDuration().String()
 }
 
 func portText(p *resourcev1.ServicePort) string {

@@ -45,7 +45,7 @@ func TestCompletion_OffersWhatIsThere(t *testing.T) {
 		{"logs ", "web"},
 		{"logs web ", ""},
 		{"rm web ", ""},
-		{"get ", "sandbox disk disklease node"},
+		{"get ", "sandbox service disk disklease node"},
 		{"get disk ", "data"},
 		{"delete sandbox ", "web"},
 		{"delete nothing ", ""},

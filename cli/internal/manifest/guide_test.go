@@ -16,32 +16,40 @@ import (
 
 var yamlBlock = regexp.MustCompile("(?m)^```yaml\n((?:[^`].*\n|\n)+)```$")
 
-// The guide shows every key of a sandbox's spec, in documents that can be applied as
-// they stand.
-func TestGuide_ShowsEveryKeyOfASandbox(t *testing.T) {
-	shown := map[protoreflect.FullName]bool{}
-	for _, page := range []string{"sandboxes.md", "life.md"} {
-		raw, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "guide", page))
-		if err != nil {
-			t.Fatal(err)
-		}
-		blocks := yamlBlock.FindAllStringSubmatch(string(raw), -1)
-		if len(blocks) == 0 {
-			t.Errorf("%s has no document", page)
-		}
-		for _, block := range blocks {
-			docs, err := manifest.Read(page, strings.NewReader(block[1]))
+// The guide shows every key of the specs that people write, in documents that can be
+// applied as they stand.
+func TestGuide_ShowsEveryKey(t *testing.T) {
+	for _, kind := range []struct {
+		pages []string
+		spec  func(*resourcev1.Resource) protoreflect.Message
+	}{
+		{[]string{"sandboxes.md", "life.md"}, func(r *resourcev1.Resource) protoreflect.Message { return r.GetSandbox().GetSpec().ProtoReflect() }},
+		{[]string{"services.md"}, func(r *resourcev1.Resource) protoreflect.Message { return r.GetService().GetSpec().ProtoReflect() }},
+	} {
+		shown := map[protoreflect.FullName]bool{}
+		for _, page := range kind.pages {
+			raw, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "guide", page))
 			if err != nil {
-				t.Errorf("%v in:\n%s", err, block[1])
+				t.Fatal(err)
 			}
-			for _, d := range docs {
-				note(d.Record.GetSandbox().GetSpec().ProtoReflect(), shown)
+			blocks := yamlBlock.FindAllStringSubmatch(string(raw), -1)
+			if len(blocks) == 0 {
+				t.Errorf("%s has no document", page)
+			}
+			for _, block := range blocks {
+				docs, err := manifest.Read(page, strings.NewReader(block[1]))
+				if err != nil {
+					t.Errorf("%v in:\n%s", err, block[1])
+				}
+				for _, d := range docs {
+					note(kind.spec(d.Record), shown)
+				}
 			}
 		}
-	}
-	for _, name := range fieldsOf((&resourcev1.SandboxSpec{}).ProtoReflect().Descriptor()) {
-		if !shown[name] {
-			t.Errorf("neither docs/guide/sandboxes.md nor life.md has an example with %s: write one", name)
+		for _, name := range fieldsOf(kind.spec(&resourcev1.Resource{}).Descriptor()) {
+			if !shown[name] {
+				t.Errorf("none of %v in docs/guide has an example with %s: write one", kind.pages, name)
+			}
 		}
 	}
 }

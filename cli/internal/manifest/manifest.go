@@ -36,6 +36,7 @@ const (
 // kinds that may be applied, by the word in a document.
 var kinds = map[string]resourcev1.Kind{
 	"Sandbox": resourcev1.Kind_KIND_SANDBOX,
+	"Service": resourcev1.Kind_KIND_SERVICE,
 	"Disk":    resourcev1.Kind_KIND_DISK,
 	"Node":    resourcev1.Kind_KIND_NODE,
 }
@@ -179,13 +180,13 @@ func (d *decoder) document(file string, root *yaml.Node) Document {
 
 func (d *decoder) kind(root, n *yaml.Node) resourcev1.Kind {
 	if n == nil {
-		d.add(root.Line, "kind", "the key is missing", "write kind: Sandbox, kind: Disk or kind: Node")
+		d.add(root.Line, "kind", "the key is missing", "write kind: Sandbox, kind: Service, kind: Disk or kind: Node")
 		return resourcev1.Kind_KIND_UNSPECIFIED
 	}
 	if k, ok := kinds[n.Value]; ok && n.Kind == yaml.ScalarNode {
 		return k
 	}
-	d.add(n.Line, "kind", fmt.Sprintf("%q is no kind that can be applied", n.Value), "write Sandbox, Disk or Node")
+	d.add(n.Line, "kind", fmt.Sprintf("%q is no kind that can be applied", n.Value), "write Sandbox, Service, Disk or Node")
 	return resourcev1.Kind_KIND_UNSPECIFIED
 }
 

@@ -24,6 +24,9 @@ func (d *decoder) spec(root, n *yaml.Node, r *resourcev1.Resource) {
 	case resourcev1.Kind_KIND_SANDBOX:
 		spec := &resourcev1.SandboxSpec{Desired: resourcev1.DesiredState_DESIRED_STATE_RUNNING}
 		r.Kind, into = &resourcev1.Resource_Sandbox{Sandbox: &resourcev1.Sandbox{Spec: spec}}, spec
+	case resourcev1.Kind_KIND_SERVICE:
+		spec := &resourcev1.ServiceSpec{}
+		r.Kind, into = &resourcev1.Resource_Service{Service: &resourcev1.Service{Spec: spec}}, spec
 	case resourcev1.Kind_KIND_DISK:
 		spec := &resourcev1.DiskSpec{}
 		r.Kind, into = &resourcev1.Resource_Disk{Disk: &resourcev1.Disk{Spec: spec}}, spec
@@ -34,8 +37,8 @@ func (d *decoder) spec(root, n *yaml.Node, r *resourcev1.Resource) {
 	switch {
 	case n != nil:
 		d.message(n, into.ProtoReflect(), "spec", 0)
-	case r.GetMeta().GetKind() == resourcev1.Kind_KIND_SANDBOX:
-		d.add(root.Line, "spec", "the key is missing", "write spec: and what the sandbox should be")
+	case r.GetMeta().GetKind() == resourcev1.Kind_KIND_SANDBOX, r.GetMeta().GetKind() == resourcev1.Kind_KIND_SERVICE:
+		d.add(root.Line, "spec", "the key is missing", "write spec: and what the "+strings.ToLower(kindWord(r.GetMeta().GetKind()))+" should be")
 	}
 }
 
@@ -67,7 +70,7 @@ func (d *decoder) validate(r *resourcev1.Resource) {
 func documentKey(path string) string {
 	first, rest, _ := strings.Cut(path, ".")
 	switch first {
-	case "meta", "sandbox", "disk", "node":
+	case "meta", "sandbox", "service", "disk", "node":
 		return rest
 	}
 	return path

@@ -49,6 +49,8 @@ func KindName(k resourcev1.Kind) string {
 		return "disk"
 	case resourcev1.Kind_KIND_DISK_LEASE:
 		return "disklease"
+	case resourcev1.Kind_KIND_SERVICE:
+		return "service"
 	case resourcev1.Kind_KIND_NODE:
 		return "node"
 	default:

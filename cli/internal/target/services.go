@@ -42,8 +42,9 @@ func (n *Node) CreateService(ctx context.Context, name, address string, spec *re
 	return resp.GetService(), nil
 }
 
-// RemoveService ends the service of a name or a uid, and returns its name.
-func (n *Node) RemoveService(ctx context.Context, ref string) (string, error) {
+// RemoveService ends the service of a name or a uid, one of the cluster only if it is lost
+// to it, and returns its name.
+func (n *Node) RemoveService(ctx context.Context, ref string, lost bool) (string, error) {
 	all, err := n.Services(ctx)
 	if err != nil {
 		return "", err
@@ -53,7 +54,11 @@ func (n *Node) RemoveService(ctx context.Context, ref string) (string, error) {
 		if w.GetName() != ref && w.GetUid() != ref {
 			continue
 		}
-		_, err := n.services.RemoveService(ctx, &sandboxhostv1.RemoveServiceRequest{Uid: w.GetUid(), Manager: w.GetManager()})
+		if w.GetManager() != sandbox.Local && !lost {
+			return "", exit.Try(fault.New(fault.Denied, "remove service %s: it belongs to the cluster", w.GetName()),
+				"staddle delete service %s; or the same command with --lost, if the cluster has lost its record", w.GetName())
+		}
+		_, err := n.services.RemoveService(ctx, &sandboxhostv1.RemoveServiceRequest{Uid: w.GetUid(), Manager: w.GetManager(), Lost: lost})
 		if err != nil {
 			return "", wrap(err, "remove service %s", ref)
 		}

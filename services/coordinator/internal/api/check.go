@@ -2,6 +2,7 @@ package api
 
 import (
 	"fmt"
+	"net/netip"
 	"strings"
 
 	"google.golang.org/protobuf/proto"
@@ -42,8 +43,8 @@ func (p *problems) err(verb string) error {
 	return fault.New(fault.Invalid, "%s %s: %s", verb, p.key, strings.Join(p.list, "; "))
 }
 
-// checkNew is for records to create.
-func checkNew(r *record.Resource) error {
+// checkNew is for records to create. Services get their addresses of services.
+func checkNew(r *record.Resource, services netip.Prefix) error {
 	p := wellFormed(r)
 	m := r.GetMeta()
 	const ours = "the coordinator writes it: leave it out"
@@ -56,7 +57,11 @@ func checkNew(r *record.Resource) error {
 	p.must(!record.Placed(r), "placement", ours)
 	p.must(record.Status(r) == nil, "status", "the node writes it: leave it out")
 	p.spec(r)
-	return p.err("create")
+	p.service(r.GetService().GetSpec(), services)
+	if err := p.err("create"); err != nil || record.Body(r) != record.Service || services.IsValid() {
+		return err
+	}
+	return fault.WithReason(fault.New(fault.Denied, "create %s: this cluster has no services; give it service_prefix in coordinator.yaml", p.key), ReasonNoServices)
 }
 
 // checkUpdate is for records to update.
@@ -112,6 +117,8 @@ func (p *problems) spec(r *record.Resource) {
 		}
 	case record.Disk:
 		p.must(r.GetDisk().GetSpec() != nil, "disk.spec", "it is needed")
+	case record.Service:
+		p.must(r.GetService().GetSpec() != nil, "service.spec", "it is needed")
 	}
 }
 

@@ -74,6 +74,11 @@ func checkConstant(old, asked *record.Resource) error {
 		if old.GetDisk().GetSpec().GetNode() != asked.GetDisk().GetSpec().GetNode() {
 			return fault.New(fault.Invalid, "update %s: spec.node: the node of a disk never changes: make another disk", key)
 		}
+	case record.Service:
+		has := old.GetService().GetPlacement().GetAddress()
+		if address := asked.GetService().GetSpec().GetAddress(); address != "" && address != has {
+			return fault.New(fault.Invalid, "update %s: spec.address: the address of a service, %s, never changes: name that one or none, or make another service", key, has)
+		}
 	}
 	return nil
 }

@@ -12,6 +12,7 @@ package api
 import (
 	"context"
 	"errors"
+	"net/netip"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -32,6 +33,9 @@ import (
 type Config struct {
 	// TrustDomain is the domain of all identities.
 	TrustDomain string
+	// ServicePrefix is the network of the addresses of services. The zero Prefix means
+	// that there are no services.
+	ServicePrefix netip.Prefix
 }
 
 // Deps is what the API needs. Store is asked for at each call: it exists once
@@ -109,20 +113,27 @@ func (s *Resources) CreateResource(ctx context.Context, req *coordinatorv1.Creat
 	if err := c.May(rights.Create, req.GetResource().GetMeta().GetKind()); err != nil {
 		return nil, err
 	}
-	if err := checkNew(req.GetResource()); err != nil {
+	if err := checkNew(req.GetResource(), s.cfg.ServicePrefix); err != nil {
 		return nil, err
 	}
 	r := record.Clone(req.GetResource())
 	r.Meta.Uid, r.Meta.Generation, r.Meta.CreatedAt = id.New(), 1, now()
-	var change store.Change
-	if r.GetMeta().GetKind() == record.Node {
-		change.Admit = r.GetMeta().GetName()
-	}
-	made, err := s.deps.Store().Create(ctx, r, change, req.GetRequestId(), req.GetResource())
+	made, err := s.create(ctx, r, req)
 	if err != nil {
 		return nil, err
 	}
 	return &coordinatorv1.CreateResourceResponse{Resource: made}, nil
+}
+
+func (s *Resources) create(ctx context.Context, r *record.Resource, req *coordinatorv1.CreateResourceRequest) (*record.Resource, error) {
+	var change store.Change
+	switch r.GetMeta().GetKind() {
+	case record.Service:
+		return s.createService(ctx, r, req)
+	case record.Node:
+		change.Admit = r.GetMeta().GetName()
+	}
+	return s.deps.Store().Create(ctx, r, change, req.GetRequestId(), req.GetResource())
 }
 
 // UpdateResource replaces spec and labels of one record.
@@ -147,8 +158,8 @@ func (s *Resources) UpdateResource(ctx context.Context, req *coordinatorv1.Updat
 		return nil, err
 	}
 	if next != old {
-		if next, err = s.deps.Store().Replace(ctx, next); err != nil {
-			return nil, err
+		if next, err = s.deps.Store().Update(ctx, old, next); err != nil {
+			return nil, claimed("update", err)
 		}
 	}
 	return &coordinatorv1.UpdateResourceResponse{Resource: next}, nil

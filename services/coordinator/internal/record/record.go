@@ -29,10 +29,11 @@ const (
 	Sandbox   = resourcev1.Kind_KIND_SANDBOX
 	Disk      = resourcev1.Kind_KIND_DISK
 	DiskLease = resourcev1.Kind_KIND_DISK_LEASE
+	Service   = resourcev1.Kind_KIND_SERVICE
 )
 
 // Kinds lists all kinds.
-func Kinds() []Kind { return []Kind{Node, Sandbox, Disk, DiskLease} }
+func Kinds() []Kind { return []Kind{Node, Sandbox, Disk, DiskLease, Service} }
 
 // Word is the kind as people and keys write it, such as "disk-lease".
 func Word(k Kind) string {
@@ -72,12 +73,14 @@ func Body(r *Resource) Kind {
 		return Disk
 	case *resourcev1.Resource_DiskLease:
 		return DiskLease
+	case *resourcev1.Resource_Service:
+		return Service
 	}
 	return 0
 }
 
 // Home is the name of the node to which a record belongs: whose certificate may
-// read it, and whose word counts about it. Empty means none yet.
+// read it, and whose word counts about it. Empty means none yet; a service has none ever.
 func Home(r *Resource) string {
 	switch Body(r) {
 	case Node:
@@ -136,6 +139,8 @@ func Spec(r *Resource) proto.Message {
 		return orNil(r.GetDisk().GetSpec())
 	case DiskLease:
 		return orNil(r.GetDiskLease().GetSpec())
+	case Service:
+		return orNil(r.GetService().GetSpec())
 	}
 	return nil
 }
@@ -143,7 +148,8 @@ func Spec(r *Resource) proto.Message {
 // Placed reports whether the coordinator has written a placement. A lease has
 // none.
 func Placed(r *Resource) bool {
-	return r.GetNode().GetPlacement() != nil || r.GetSandbox().GetPlacement() != nil || r.GetDisk().GetPlacement() != nil
+	return r.GetNode().GetPlacement() != nil || r.GetSandbox().GetPlacement() != nil || r.GetDisk().GetPlacement() != nil ||
+		r.GetService().GetPlacement() != nil
 }
 
 // TornDown is when the node had removed everything of a record, nil before.
@@ -194,6 +200,8 @@ func TakeSpec(into, from *Resource) {
 		into.GetDisk().Spec = from.GetDisk().GetSpec()
 	case DiskLease:
 		into.GetDiskLease().Spec = from.GetDiskLease().GetSpec()
+	case Service:
+		into.GetService().Spec = from.GetService().GetSpec()
 	}
 }
 

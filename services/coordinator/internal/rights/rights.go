@@ -45,6 +45,7 @@ type relation int
 const (
 	nobody relation = iota
 	own             // the record's home is that node
+	every           // any node: records that all nodes work from
 )
 
 // rule is one line of the table.
@@ -82,6 +83,12 @@ var table = map[pair]rule{
 	{record.DiskLease, Update}: {},
 	{record.DiskLease, Status}: {node: own},
 	{record.DiskLease, Delete}: {},
+
+	{record.Service, Read}:   {operator: true, node: every},
+	{record.Service, Create}: {operator: true},
+	{record.Service, Update}: {operator: true},
+	{record.Service, Status}: {}, // it has none
+	{record.Service, Delete}: {operator: true},
 }
 
 // Caller is who asks, as far as records are concerned.
@@ -119,7 +126,7 @@ func (c Caller) Node() string { return c.node }
 // May returns Denied if the caller may not do verb with any record of a kind.
 func (c Caller) May(verb Verb, kind record.Kind) error {
 	r := table[pair{kind, verb}]
-	if c.operator && r.operator || c.node != "" && r.node == own {
+	if c.operator && r.operator || c.node != "" && r.node != nobody {
 		return nil
 	}
 	return fault.New(fault.Denied, "%s %s: %s may not", verb, record.Word(kind), c.name)
@@ -133,7 +140,7 @@ func (c Caller) Check(verb Verb, r *record.Resource) error {
 	if err := c.May(verb, record.Body(r)); err != nil {
 		return err
 	}
-	if c.node != "" && record.Home(r) != c.node {
+	if c.node != "" && table[pair{record.Body(r), verb}].node == own && record.Home(r) != c.node {
 		return fault.New(fault.Denied, "%s %s: it does not belong to node %s", verb, record.KeyOf(r), c.node)
 	}
 	return nil

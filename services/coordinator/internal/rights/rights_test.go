@@ -74,6 +74,7 @@ func TestNode_SeesOnlyItsOwn(t *testing.T) {
 		{"a disk nowhere", disk("", ""), false},
 		{"a lease on it", lease("n1"), true},
 		{"a lease elsewhere", lease("n2"), false},
+		{"a service, which is every node's", &record.Resource{Kind: &resourcev1.Resource_Service{Service: &resourcev1.Service{}}}, true},
 		{"a record without content", &record.Resource{}, false},
 	} {
 		if got := n1.Sees(c.r); got != c.want {
@@ -85,7 +86,7 @@ func TestNode_SeesOnlyItsOwn(t *testing.T) {
 func TestNode_MayOnlyReadAndReport(t *testing.T) {
 	for _, kind := range record.Kinds() {
 		for _, verb := range Verbs() {
-			want := verb == Read || verb == Status
+			want := verb == Read || verb == Status && kind != record.Service
 			if got := NewNode("n1").May(verb, kind) == nil; got != want {
 				t.Errorf("node, %s %s: got %t, want %t", verb, record.Word(kind), got, want)
 			}

@@ -8,6 +8,7 @@ package settings
 import (
 	"fmt"
 	"net"
+	"net/netip"
 	"net/url"
 	"path/filepath"
 	"regexp"
@@ -42,6 +43,9 @@ type Settings struct {
 	RefusedIdentities []string `yaml:"refused_identities"`
 	// LostGrace is after how long without session a lost node is complained of.
 	LostGrace config.Duration `yaml:"lost_grace"`
+	// ServicePrefix is the IPv4 network of the virtual addresses of services. The zero
+	// Prefix means that the cluster has no services.
+	ServicePrefix netip.Prefix `yaml:"service_prefix"`
 }
 
 // Etcd is where the cluster's state is.
@@ -80,6 +84,7 @@ func Default() Settings {
 		Etcd:          Etcd{Prefix: "/staddle/"},
 		Bootstrap:     Bootstrap{Operator: "admin"},
 		LostGrace:     config.Duration(60 * time.Second),
+		ServicePrefix: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 78, 128, 0}), 17),
 	}
 }
 
@@ -123,6 +128,9 @@ func (s *Settings) Validate() []config.Problem {
 	c.must(domain.MatchString(s.TrustDomain), "trust_domain", fmt.Sprintf("%q is no domain", s.TrustDomain), "write a name like staddle.local")
 	c.must(s.LostGrace.Std() >= time.Second && s.LostGrace.Std() <= 30*24*time.Hour, "lost_grace",
 		fmt.Sprintf("%s is out of bounds", s.LostGrace), "write a duration from 1s to 720h")
+	p := s.ServicePrefix
+	c.must(p == netip.Prefix{} || p.Addr().Is4() && p.Bits() >= 8 && p.Bits() <= 30 && p == p.Masked(), "service_prefix",
+		fmt.Sprintf("%q is no network of services", p), `write an IPv4 network between /8 and /30, like 10.78.128.0/17, or "" for none`)
 	s.refused(c)
 	s.etcd(c)
 	s.bootstrap(c)

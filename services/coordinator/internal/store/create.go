@@ -27,7 +27,8 @@ const (
 // Create writes a new record and returns it with its revision. The same request
 // id again returns the record that it made; empty means that there is none.
 // asked is the request as it came, by which a repeat is told from another use of
-// the same id. Returns Exists if the name is taken.
+// the same id. Returns Exists if the name is taken; a *ClaimError with reason CLAIMED if
+// something else that it has is.
 func (s *Store) Create(ctx context.Context, r *record.Resource, c Change, requestID string, request proto.Message) (*record.Resource, error) {
 	c.Create = append(c.Create, r)
 	if requestID == "" {
@@ -63,18 +64,40 @@ func (s *Store) Create(ctx context.Context, r *record.Resource, c Change, reques
 	if kvs := resp.Responses[0].GetResponseRange().GetKvs(); len(kvs) == 1 {
 		return s.repeated(ctx, r, string(kvs[0].Value), digest)
 	}
-	return nil, taken(r)
+	return nil, s.refused(ctx, r)
 }
 
 func (s *Store) createOnce(ctx context.Context, r *record.Resource, c Change) (*record.Resource, error) {
 	rev, err := s.Commit(ctx, c)
 	if fault.Reason(err) == ReasonRevision {
-		return nil, taken(r)
+		return nil, s.refused(ctx, r)
 	}
 	if err != nil {
 		return nil, err
 	}
 	return withRevision(r, rev), nil
+}
+
+// Repeated returns what an earlier request with the same id made, or otherwise if there
+// was none: for records that can not be made now.
+func (s *Store) Repeated(ctx context.Context, r *record.Resource, requestID string, request proto.Message, otherwise error) (*record.Resource, error) {
+	if requestID == "" {
+		return nil, otherwise
+	}
+	digest, err := digestOf(request)
+	if err != nil {
+		return nil, err
+	}
+	asking, cancel := context.WithTimeout(ctx, askLimit)
+	defer cancel()
+	resp, err := s.etcd.Get(asking, s.keys.request(requestID))
+	switch {
+	case err != nil:
+		return nil, asked("ask for an earlier request", err)
+	case len(resp.Kvs) == 0:
+		return nil, otherwise
+	}
+	return s.repeated(ctx, r, string(resp.Kvs[0].Value), digest)
 }
 
 // repeated finds what an earlier request with the same id made.

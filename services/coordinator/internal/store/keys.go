@@ -17,6 +17,7 @@ import (
 // keys is the layout below one prefix. The words of records, sessions, removed
 // nodes and terms are neighbours, so that one range holds all that is watched.
 //
+//	c/<claim>     uid and name of the record that has what no two may have
 //	i             name of the history
 //	k             witness of the keys of secrets
 //	l/            election of the leading coordinator
@@ -30,6 +31,7 @@ import (
 //	w/<name>      what else is known of a secret
 type keys struct{ prefix string }
 
+func (k keys) claim(c string) string        { return k.prefix + "c/" + c }
 func (k keys) incarnation() string          { return k.prefix + "i" }
 func (k keys) witness() string              { return k.prefix + "k" }
 func (k keys) sealed(secret string) string  { return k.prefix + "v/" + secret }

@@ -45,6 +45,8 @@ const (
 	ReasonRevision = "REVISION"
 	// ReasonCompacted means that the asked history is not kept any more.
 	ReasonCompacted = "COMPACTED"
+	// ReasonClaimed means that another record has what only one may have.
+	ReasonClaimed = "CLAIMED"
 	// ReasonFull, of Unavailable, means that the store takes no more writes.
 	ReasonFull = "STORE_FULL"
 )
@@ -113,6 +115,9 @@ type Change struct {
 	Replace, Remove []*record.Resource
 	// Same must still have the revision that they carry, and are not written.
 	Same []*record.Resource
+	// claim and release are what a record of Replace has more and less than before.
+	claim   []claim
+	release []string
 	// Forget and Admit write and remove the mark that a node was removed; each
 	// is the node's name.
 	Forget, Admit string
@@ -160,6 +165,13 @@ func (s *Store) compile(c Change) ([]clientv3.Cmp, []clientv3.Op, error) {
 	for _, r := range c.Remove {
 		cmps = append(cmps, s.unchanged(r))
 		ops = append(ops, clientv3.OpDelete(s.keys.record(record.KeyOf(r))), clientv3.OpDelete(s.keys.uid(r.GetMeta().GetUid())))
+	}
+	for _, one := range c.claims() {
+		cmps = append(cmps, absent(s.keys.claim(one.what)))
+		ops = append(ops, clientv3.OpPut(s.keys.claim(one.what), one.owner))
+	}
+	for _, what := range c.releases() {
+		ops = append(ops, clientv3.OpDelete(s.keys.claim(what)))
 	}
 	for _, r := range c.Same {
 		cmps = append(cmps, s.unchanged(r))

@@ -88,7 +88,7 @@ func New(cfg Config, deps Deps) *Agent {
 		reported: make(map[id.Sandbox]uint64),
 	}
 	a.view = &view{
-		node: cfg.Node, records: newTable[*resourcev1.Resource](), states: newTable[*sandboxhostv1.SandboxState](),
+		node: cfg.Node, records: newTable[id.Sandbox, *resourcev1.Resource](), states: newTable[id.Sandbox, *sandboxhostv1.SandboxState](),
 		foreign: make(map[id.Sandbox]struct{}), change: a.look, sweep: a.lookAgain, tell: deps.Foreign,
 	}
 	return a

@@ -54,9 +54,13 @@ type cluster struct {
 }
 
 func (c cluster) Watch(ctx context.Context, tell func(*clusteraccessv1.WatchResourcesResponse)) error {
+	return watchKind(ctx, c.client, resourcev1.Kind_KIND_SANDBOX, tell)
+}
+
+func watchKind(ctx context.Context, from clusteraccessv1.ClusterAccessServiceClient, kind resourcev1.Kind, tell func(*clusteraccessv1.WatchResourcesResponse)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stream, err := c.client.WatchResources(ctx, &clusteraccessv1.WatchResourcesRequest{Kinds: []resourcev1.Kind{resourcev1.Kind_KIND_SANDBOX}})
+	stream, err := from.WatchResources(ctx, &clusteraccessv1.WatchResourcesRequest{Kinds: []resourcev1.Kind{kind}})
 	return read(stream, err, tell)
 }
 
@@ -108,6 +112,61 @@ func (h host) Holds(ctx context.Context, uid id.Sandbox) (bool, error) {
 		return false, nil
 	}
 	return err == nil, err
+}
+
+// ServiceNeighbours adapts the connections to both processes, for services.
+func ServiceNeighbours(clusteraccess, sandboxhost grpc.ClientConnInterface) (ServiceRecords, ServiceHost) {
+	return serviceRecords{clusteraccessv1.NewClusterAccessServiceClient(clusteraccess)},
+		serviceHost{sandboxhostv1.NewServiceHostServiceClient(sandboxhost)}
+}
+
+type serviceRecords struct {
+	client clusteraccessv1.ClusterAccessServiceClient
+}
+
+func (c serviceRecords) Watch(ctx context.Context, tell func(*clusteraccessv1.WatchResourcesResponse)) error {
+	return watchKind(ctx, c.client, resourcev1.Kind_KIND_SERVICE, tell)
+}
+
+func (c serviceRecords) Get(ctx context.Context, uid string, at *resourcev1.Position) error {
+	_, err := c.client.GetResource(ctx, &clusteraccessv1.GetResourceRequest{Kind: resourcev1.Kind_KIND_SERVICE, Uid: uid, Position: at})
+	return err
+}
+
+type serviceHost struct {
+	client sandboxhostv1.ServiceHostServiceClient
+}
+
+func (h serviceHost) Services(ctx context.Context) ([]*sandboxhostv1.ServiceWish, error) {
+	var all []*sandboxhostv1.ServiceWish
+	for token := ""; ; {
+		page, err := h.client.ListServices(ctx, &sandboxhostv1.ListServicesRequest{PageSize: 1000, PageToken: token})
+		if err != nil {
+			return nil, err
+		}
+		for _, s := range page.GetServices() {
+			if s.GetWish().GetManager() == manager {
+				all = append(all, s.GetWish())
+			}
+		}
+		if token = page.GetNextPageToken(); token == "" {
+			return all, nil
+		}
+	}
+}
+
+func (h serviceHost) EnsureService(ctx context.Context, record *resourcev1.Resource, at *resourcev1.Position) error {
+	meta := record.GetMeta()
+	_, err := h.client.EnsureService(ctx, &sandboxhostv1.EnsureServiceRequest{
+		Uid: meta.GetUid(), Name: meta.GetName(), Generation: meta.GetGeneration(), Manager: manager,
+		Spec: record.GetService().GetSpec(), Address: record.GetService().GetPlacement().GetAddress(), Position: at,
+	})
+	return err
+}
+
+func (h serviceHost) RemoveService(ctx context.Context, uid string) error {
+	_, err := h.client.RemoveService(ctx, &sandboxhostv1.RemoveServiceRequest{Uid: uid, Manager: manager})
+	return err
 }
 
 // read tells every message of a stream until it ends.

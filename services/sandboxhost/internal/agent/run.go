@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"log/slog"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -20,8 +21,8 @@ var again = backoff.Policy{Initial: 20 * time.Millisecond, Cap: time.Second, Sta
 func (a *Agent) Run(ctx context.Context, ready func()) error {
 	var wg, heard sync.WaitGroup
 	heard.Add(2)
-	wg.Go(func() { a.feed(ctx, "clusteraccess", a.followCluster, sync.OnceFunc(heard.Done)) })
-	wg.Go(func() { a.feed(ctx, "sandboxhost", a.followHost, sync.OnceFunc(heard.Done)) })
+	wg.Go(func() { feed(ctx, a.log, "clusteraccess", a.followCluster, sync.OnceFunc(heard.Done)) })
+	wg.Go(func() { feed(ctx, a.log, "sandboxhost", a.followHost, sync.OnceFunc(heard.Done)) })
 	wg.Go(func() { a.resync(ctx) })
 	for range workers {
 		wg.Go(func() {
@@ -42,7 +43,7 @@ func (a *Agent) Run(ctx context.Context, ready func()) error {
 }
 
 // feed reads a stream for ever. A stream that ends, also cleanly, is opened again.
-func (a *Agent) feed(ctx context.Context, name string, follow func(context.Context, func()) error, heard func()) {
+func feed(ctx context.Context, log *slog.Logger, name string, follow func(context.Context, func()) error, heard func()) {
 	defer heard() // lets go of who waits when ctx ends
 	for attempt := 0; ; {
 		began := time.Now()
@@ -52,7 +53,7 @@ func (a *Agent) feed(ctx context.Context, name string, follow func(context.Conte
 		}
 		attempt = again.Next(attempt, time.Since(began))
 		wait := again.Delay(attempt, rand.Float64())
-		a.log.Warn("stream ended", logging.Component(name), logging.Err(err), logging.RetryIn(wait))
+		log.Warn("stream ended", logging.Component(name), logging.Err(err), logging.RetryIn(wait))
 		if backoff.Wait(ctx, wait) != nil {
 			return
 		}

@@ -11,23 +11,23 @@ import (
 
 // table is what one stream has told: the whole, and, while a snapshot is under
 // way, the part of the new whole that has come.
-type table[V any] struct {
-	whole map[id.Sandbox]V
-	fresh map[id.Sandbox]V // nil outside a snapshot
+type table[K comparable, V any] struct {
+	whole map[K]V
+	fresh map[K]V // nil outside a snapshot
 }
 
-func newTable[V any]() table[V] { return table[V]{whole: make(map[id.Sandbox]V)} }
+func newTable[K comparable, V any]() table[K, V] { return table[K, V]{whole: make(map[K]V)} }
 
-func (t *table[V]) begin() { t.fresh = make(map[id.Sandbox]V) }
+func (t *table[K, V]) begin() { t.fresh = make(map[K]V) }
 
-func (t *table[V]) set(uid id.Sandbox, v V) {
+func (t *table[K, V]) set(uid K, v V) {
 	t.whole[uid] = v
 	if t.fresh != nil {
 		t.fresh[uid] = v
 	}
 }
 
-func (t *table[V]) remove(uid id.Sandbox) {
+func (t *table[K, V]) remove(uid K) {
 	delete(t.whole, uid)
 	if t.fresh != nil {
 		delete(t.fresh, uid)
@@ -36,7 +36,7 @@ func (t *table[V]) remove(uid id.Sandbox) {
 
 // complete ends a snapshot: what it did not name is not there. It returns the
 // uids that went, and whether a snapshot was under way.
-func (t *table[V]) complete() (gone []id.Sandbox, snapshot bool) {
+func (t *table[K, V]) complete() (gone []K, snapshot bool) {
 	if t.fresh == nil {
 		return nil, false
 	}
@@ -58,8 +58,8 @@ type view struct {
 	tell   func(foreign int)        // told when it changes
 
 	mu        sync.Mutex // guards all below
-	records   table[*resourcev1.Resource]
-	states    table[*sandboxhostv1.SandboxState]
+	records   table[id.Sandbox, *resourcev1.Resource]
+	states    table[id.Sandbox, *sandboxhostv1.SandboxState]
 	mirror    *clusteraccessv1.MirrorState // as it was told last
 	live      bool
 	ahead     []id.Sandbox // changed since the mirror's state was told
@@ -81,10 +81,19 @@ func (v *view) input(uid id.Sandbox) (Input, uint64) {
 		Node: v.node, Record: record, Live: v.live && v.mirror.GetRevision()+1 >= revision, Foreign: foreign,
 		Host: v.states.whole[uid], HostKnown: v.hostKnown,
 	}
-	if term := v.mirror.GetTerm(); term != "" && in.Live {
-		in.Position = &resourcev1.Position{Term: term, Revision: max(v.mirror.GetRevision(), revision)}
+	if in.Live {
+		in.Position = positionOf(v.mirror, record)
 	}
 	return in, v.epoch
+}
+
+// positionOf is where in the history a live mirror is with a record; nil if that is not
+// known.
+func positionOf(mirror *clusteraccessv1.MirrorState, record *resourcev1.Resource) *resourcev1.Position {
+	if mirror.GetTerm() == "" {
+		return nil
+	}
+	return &resourcev1.Position{Term: mirror.GetTerm(), Revision: max(mirror.GetRevision(), record.GetMeta().GetRevision())}
 }
 
 // disown notes that the mirror's history does not know of a sandbox, unless what

@@ -35,9 +35,16 @@ func (s *serviceServer) EnsureService(ctx context.Context, req *sandboxhostv1.En
 	if err := check(ctx, req.GetUid(), req.GetManager(), false); err != nil {
 		return nil, err
 	}
+	address := req.GetAddress()
+	switch asked := req.GetSpec().GetAddress(); {
+	case address == "":
+		address = asked
+	case asked != "" && asked != address:
+		return nil, fault.New(fault.Invalid, "service %s: address: it is %s, and %s in the spec: name one", req.GetName(), address, asked)
+	}
 	state, err := s.keeper.Ensure(&sandboxhostv1.ServiceWish{
 		Uid: req.GetUid(), Name: req.GetName(), Manager: req.GetManager(), Generation: req.GetGeneration(),
-		Spec: req.GetSpec(), Address: req.GetAddress(),
+		Spec: req.GetSpec(), Address: address, Position: req.GetPosition(),
 	})
 	if err != nil {
 		return nil, err
@@ -47,7 +54,7 @@ func (s *serviceServer) EnsureService(ctx context.Context, req *sandboxhostv1.En
 
 // RemoveService ends a wish.
 func (s *serviceServer) RemoveService(ctx context.Context, req *sandboxhostv1.RemoveServiceRequest) (*sandboxhostv1.RemoveServiceResponse, error) {
-	if err := check(ctx, req.GetUid(), req.GetManager(), false); err != nil {
+	if err := check(ctx, req.GetUid(), req.GetManager(), req.GetLost()); err != nil {
 		return nil, err
 	}
 	if err := s.keeper.Remove(req.GetUid(), req.GetManager()); err != nil {

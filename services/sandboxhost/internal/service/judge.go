@@ -39,10 +39,20 @@ func judge(cfg Config, all map[string]*sandboxhostv1.ServiceWish, wish *sandboxh
 			return false, because("SPEC_CHANGED", fault.Conflict, wish,
 				"generation %d is here with another spec or address, count the generation up", wish.GetGeneration())
 		}
-		return false, nil
+		locate(old, wish)
+		return !proto.Equal(wish.GetPosition(), old.GetPosition()), nil
 	}
-	wish.AcceptedAt = old.GetAcceptedAt()
+	locate(old, wish)
 	return true, place(cfg, all, wish)
+}
+
+// locate keeps what is known of a wish already: when it was accepted, and where in the
+// history its record was, unless that is told anew.
+func locate(old, wish *sandboxhostv1.ServiceWish) {
+	wish.AcceptedAt = old.GetAcceptedAt()
+	if wish.GetPosition() == nil {
+		wish.Position = old.GetPosition()
+	}
 }
 
 // place demands that name and address are nobody else's, and gives a free address to a

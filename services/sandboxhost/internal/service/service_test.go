@@ -37,7 +37,7 @@ func TestJudge_AcceptsWhatBreaksNoRule(t *testing.T) {
 	other := wishFor("B", "other", 4)
 	other.Manager, other.Address = "cluster", "192.0.2.1"
 	own := wishFor("A", "web", 4)
-	own.Address = "192.0.2.2"
+	own.Address, own.Position = "192.0.2.2", &resourcev1.Position{Revision: 7}
 	full := map[string]*sandboxhostv1.ServiceWish{}
 	for i := range limit {
 		uid := fmt.Sprint("F", i)
@@ -60,6 +60,8 @@ func TestJudge_AcceptsWhatBreaksNoRule(t *testing.T) {
 		"the next free":               {all: map[string]*sandboxhostv1.ServiceWish{"B": other}, wish: wishFor("A", "web", 1), at: "192.0.2.2"},
 		"of the next prefix":          {all: both, wish: wishFor("C", "third", 1), at: "198.51.100.1"},
 		"the same again":              {all: both, wish: wishFor("A", "web", 4)},
+		"the same at another place":   {all: both, wish: with(func(w *sandboxhostv1.ServiceWish) { w.Position = &resourcev1.Position{Revision: 8} }, own), at: "192.0.2.2"},
+		"the same at no place":        {all: both, wish: with(func(w *sandboxhostv1.ServiceWish) { w.Position = nil }, own)},
 		"newer, keeps its address":    {all: both, wish: wishFor("A", "web", 5), at: "192.0.2.2"},
 		"newer, with another address": {all: both, wish: with(func(w *sandboxhostv1.ServiceWish) { w.Address = "198.51.100.6" }, wishFor("A", "web", 5)), at: "198.51.100.6"},
 		"late":                        {all: both, wish: wishFor("A", "web", 3), kind: fault.Conflict, reason: "STALE_GENERATION"},

@@ -38,7 +38,8 @@ const (
 //
 // ResourceService is the one API for the records of all kinds. On top of the
 // roles of each method, a table of kind and verb decides what a node may see
-// and change: only what belongs to it.
+// and change: only what belongs to it, and of services, which belong to all nodes, only
+// see.
 type ResourceServiceClient interface {
 	// GetResource returns one record, read from the store and not from a copy:
 	// NotFound is a fact. Safe to repeat. Returns NotFound if there is no such
@@ -47,7 +48,7 @@ type ResourceServiceClient interface {
 	// Unavailable while the store cannot be reached.
 	GetResource(ctx context.Context, in *GetResourceRequest, opts ...grpc.CallOption) (*GetResourceResponse, error)
 	// ListResources returns the records of one kind ordered by name, page by
-	// page, all pages as of one revision. A node gets only its own. Safe to
+	// page, all pages as of one revision. A node gets only its own, and all services. Safe to
 	// repeat. Returns Invalid for a bad selector or page token; Conflict with
 	// reason COMPACTED when the pages of that revision are not kept any more:
 	// begin again; Unavailable while the store cannot be reached.
@@ -56,17 +57,20 @@ type ResourceServiceClient interface {
 	// OK. Placement and status in the request are refused. To create the record
 	// of a node that was removed admits it again. Safe to repeat with the same
 	// request_id, which returns the record that was made; else it returns Exists.
-	// Returns Invalid if the record breaks a rule or the request_id was used for
-	// another one; Exists if the name is taken; NotFound if what an earlier request
-	// with this request_id made is gone; Unavailable while the store cannot be reached.
+	// Returns Invalid if the record breaks a rule or the request_id was used for another one;
+	// Exists if the name is taken; for a service Conflict with reason ADDRESS_TAKEN or
+	// NODE_PORT_TAKEN when another one has what it asks for, all of which are named, Denied
+	// with reason SERVICES_DISABLED where the cluster has no services, and Exhausted with
+	// reason NO_ADDRESS or TOO_MANY_SERVICES; NotFound if what an earlier request with this
+	// request_id made is gone; Unavailable while the store cannot be reached.
 	CreateResource(ctx context.Context, in *CreateResourceRequest, opts ...grpc.CallOption) (*CreateResourceResponse, error)
 	// UpdateResource replaces spec and labels of a record, if it still has the
 	// revision that the request names. The generation rises if the spec changed.
 	// Safe to repeat: the same spec and labels again are OK and change nothing.
 	// Returns NotFound; Invalid if the
 	// record breaks a rule or changes what never changes; Conflict with reason
-	// REVISION if it was changed meanwhile, BEING_DELETED if it is being deleted;
-	// Unavailable while the store cannot be reached.
+	// REVISION if it was changed meanwhile, BEING_DELETED if it is being deleted, NODE_PORT_TAKEN
+	// for a port that another service has; Unavailable while the store cannot be reached.
 	UpdateResource(ctx context.Context, in *UpdateResourceRequest, opts ...grpc.CallOption) (*UpdateResourceResponse, error)
 	// UpdateResourceStatus replaces the status of a record by one with a higher
 	// seq. Safe to repeat: an equal seq is OK and changes nothing. When a status
@@ -77,7 +81,7 @@ type ResourceServiceClient interface {
 	// Unavailable while the store cannot be reached.
 	UpdateResourceStatus(ctx context.Context, in *UpdateResourceStatusRequest, opts ...grpc.CallOption) (*UpdateResourceStatusResponse, error)
 	// DeleteResource marks a record as being deleted. It is gone once its owner
-	// has torn it down; a record that nobody owns yet is gone at once. Does not
+	// has torn it down; a record that nobody owns, or nobody yet, is gone at once. Does not
 	// wait for that; watch for it. Safe to repeat: NotFound means that it is gone. Returns NotFound;
 	// Conflict with reason REVISION if a revision was given and the record was
 	// changed meanwhile, IN_USE for a disk that a sandbox holds, and for a node with a session;
@@ -87,7 +91,8 @@ type ResourceServiceClient interface {
 	// with their revision, then changes in the order of the history. With a
 	// revision to resume from it sends the changes after that one up to now, then
 	// the marker, by which the caller knows that the history is the same and that
-	// it has caught up, then further changes. A node gets only its own. Safe to repeat.
+	// it has caught up, then further changes. A node gets only its own, and all services. Safe
+	// to repeat.
 	// Returns Conflict with reason COMPACTED when the history since that
 	// revision is not kept any more, or when the reader is too slow, and with reason
 	// OTHER_HISTORY when the history does not contain the position to resume from: begin
@@ -190,7 +195,8 @@ type ResourceService_WatchResourcesClient = grpc.ServerStreamingClient[WatchReso
 //
 // ResourceService is the one API for the records of all kinds. On top of the
 // roles of each method, a table of kind and verb decides what a node may see
-// and change: only what belongs to it.
+// and change: only what belongs to it, and of services, which belong to all nodes, only
+// see.
 type ResourceServiceServer interface {
 	// GetResource returns one record, read from the store and not from a copy:
 	// NotFound is a fact. Safe to repeat. Returns NotFound if there is no such
@@ -199,7 +205,7 @@ type ResourceServiceServer interface {
 	// Unavailable while the store cannot be reached.
 	GetResource(context.Context, *GetResourceRequest) (*GetResourceResponse, error)
 	// ListResources returns the records of one kind ordered by name, page by
-	// page, all pages as of one revision. A node gets only its own. Safe to
+	// page, all pages as of one revision. A node gets only its own, and all services. Safe to
 	// repeat. Returns Invalid for a bad selector or page token; Conflict with
 	// reason COMPACTED when the pages of that revision are not kept any more:
 	// begin again; Unavailable while the store cannot be reached.
@@ -208,17 +214,20 @@ type ResourceServiceServer interface {
 	// OK. Placement and status in the request are refused. To create the record
 	// of a node that was removed admits it again. Safe to repeat with the same
 	// request_id, which returns the record that was made; else it returns Exists.
-	// Returns Invalid if the record breaks a rule or the request_id was used for
-	// another one; Exists if the name is taken; NotFound if what an earlier request
-	// with this request_id made is gone; Unavailable while the store cannot be reached.
+	// Returns Invalid if the record breaks a rule or the request_id was used for another one;
+	// Exists if the name is taken; for a service Conflict with reason ADDRESS_TAKEN or
+	// NODE_PORT_TAKEN when another one has what it asks for, all of which are named, Denied
+	// with reason SERVICES_DISABLED where the cluster has no services, and Exhausted with
+	// reason NO_ADDRESS or TOO_MANY_SERVICES; NotFound if what an earlier request with this
+	// request_id made is gone; Unavailable while the store cannot be reached.
 	CreateResource(context.Context, *CreateResourceRequest) (*CreateResourceResponse, error)
 	// UpdateResource replaces spec and labels of a record, if it still has the
 	// revision that the request names. The generation rises if the spec changed.
 	// Safe to repeat: the same spec and labels again are OK and change nothing.
 	// Returns NotFound; Invalid if the
 	// record breaks a rule or changes what never changes; Conflict with reason
-	// REVISION if it was changed meanwhile, BEING_DELETED if it is being deleted;
-	// Unavailable while the store cannot be reached.
+	// REVISION if it was changed meanwhile, BEING_DELETED if it is being deleted, NODE_PORT_TAKEN
+	// for a port that another service has; Unavailable while the store cannot be reached.
 	UpdateResource(context.Context, *UpdateResourceRequest) (*UpdateResourceResponse, error)
 	// UpdateResourceStatus replaces the status of a record by one with a higher
 	// seq. Safe to repeat: an equal seq is OK and changes nothing. When a status
@@ -229,7 +238,7 @@ type ResourceServiceServer interface {
 	// Unavailable while the store cannot be reached.
 	UpdateResourceStatus(context.Context, *UpdateResourceStatusRequest) (*UpdateResourceStatusResponse, error)
 	// DeleteResource marks a record as being deleted. It is gone once its owner
-	// has torn it down; a record that nobody owns yet is gone at once. Does not
+	// has torn it down; a record that nobody owns, or nobody yet, is gone at once. Does not
 	// wait for that; watch for it. Safe to repeat: NotFound means that it is gone. Returns NotFound;
 	// Conflict with reason REVISION if a revision was given and the record was
 	// changed meanwhile, IN_USE for a disk that a sandbox holds, and for a node with a session;
@@ -239,7 +248,8 @@ type ResourceServiceServer interface {
 	// with their revision, then changes in the order of the history. With a
 	// revision to resume from it sends the changes after that one up to now, then
 	// the marker, by which the caller knows that the history is the same and that
-	// it has caught up, then further changes. A node gets only its own. Safe to repeat.
+	// it has caught up, then further changes. A node gets only its own, and all services. Safe
+	// to repeat.
 	// Returns Conflict with reason COMPACTED when the history since that
 	// revision is not kept any more, or when the reader is too slow, and with reason
 	// OTHER_HISTORY when the history does not contain the position to resume from: begin

@@ -41,6 +41,8 @@ const (
 	Kind_KIND_DISK Kind = 3
 	// The exclusive right of one sandbox to use a disk.
 	Kind_KIND_DISK_LEASE Kind = 4
+	// One virtual address that leads to the ready sandboxes with certain labels.
+	Kind_KIND_SERVICE Kind = 5
 )
 
 // Enum value maps for Kind.
@@ -51,6 +53,7 @@ var (
 		2: "KIND_SANDBOX",
 		3: "KIND_DISK",
 		4: "KIND_DISK_LEASE",
+		5: "KIND_SERVICE",
 	}
 	Kind_value = map[string]int32{
 		"KIND_UNSPECIFIED": 0,
@@ -58,6 +61,7 @@ var (
 		"KIND_SANDBOX":     2,
 		"KIND_DISK":        3,
 		"KIND_DISK_LEASE":  4,
+		"KIND_SERVICE":     5,
 	}
 )
 
@@ -101,6 +105,7 @@ type Resource struct {
 	//	*Resource_Sandbox
 	//	*Resource_Disk
 	//	*Resource_DiskLease
+	//	*Resource_Service
 	Kind          isResource_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -186,6 +191,15 @@ func (x *Resource) GetDiskLease() *DiskLease {
 	return nil
 }
 
+func (x *Resource) GetService() *Service {
+	if x != nil {
+		if x, ok := x.Kind.(*Resource_Service); ok {
+			return x.Service
+		}
+	}
+	return nil
+}
+
 type isResource_Kind interface {
 	isResource_Kind()
 }
@@ -210,6 +224,11 @@ type Resource_DiskLease struct {
 	DiskLease *DiskLease `protobuf:"bytes,13,opt,name=disk_lease,json=diskLease,proto3,oneof"`
 }
 
+type Resource_Service struct {
+	// A service.
+	Service *Service `protobuf:"bytes,14,opt,name=service,proto3,oneof"`
+}
+
 func (*Resource_Node) isResource_Kind() {}
 
 func (*Resource_Sandbox) isResource_Kind() {}
@@ -217,6 +236,8 @@ func (*Resource_Sandbox) isResource_Kind() {}
 func (*Resource_Disk) isResource_Kind() {}
 
 func (*Resource_DiskLease) isResource_Kind() {}
+
+func (*Resource_Service) isResource_Kind() {}
 
 // Metadata is what all records have. The coordinator writes everything but
 // kind, name and labels, which come from the creator.
@@ -403,7 +424,7 @@ var File_staddle_resource_v1_resource_proto protoreflect.FileDescriptor
 
 const file_staddle_resource_v1_resource_proto_rawDesc = "" +
 	"\n" +
-	"\"staddle/resource/v1/resource.proto\x12\x13staddle.resource.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1estaddle/resource/v1/disk.proto\x1a\x1estaddle/resource/v1/node.proto\x1a!staddle/resource/v1/sandbox.proto\"\xb1\x02\n" +
+	"\"staddle/resource/v1/resource.proto\x12\x13staddle.resource.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1estaddle/resource/v1/disk.proto\x1a\x1estaddle/resource/v1/node.proto\x1a!staddle/resource/v1/sandbox.proto\x1a!staddle/resource/v1/service.proto\"\xeb\x02\n" +
 	"\bResource\x129\n" +
 	"\x04meta\x18\x01 \x01(\v2\x1d.staddle.resource.v1.MetadataB\x06\xbaH\x03\xc8\x01\x01R\x04meta\x12/\n" +
 	"\x04node\x18\n" +
@@ -411,7 +432,8 @@ const file_staddle_resource_v1_resource_proto_rawDesc = "" +
 	"\asandbox\x18\v \x01(\v2\x1c.staddle.resource.v1.SandboxH\x00R\asandbox\x12/\n" +
 	"\x04disk\x18\f \x01(\v2\x19.staddle.resource.v1.DiskH\x00R\x04disk\x12?\n" +
 	"\n" +
-	"disk_lease\x18\r \x01(\v2\x1e.staddle.resource.v1.DiskLeaseH\x00R\tdiskLeaseB\r\n" +
+	"disk_lease\x18\r \x01(\v2\x1e.staddle.resource.v1.DiskLeaseH\x00R\tdiskLease\x128\n" +
+	"\aservice\x18\x0e \x01(\v2\x1c.staddle.resource.v1.ServiceH\x00R\aserviceB\r\n" +
 	"\x04kind\x12\x05\xbaH\x02\b\x01\"\xa6\x04\n" +
 	"\bMetadata\x129\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x19.staddle.resource.v1.KindB\n" +
@@ -433,13 +455,14 @@ const file_staddle_resource_v1_resource_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"M\n" +
 	"\bPosition\x12\x1c\n" +
 	"\x04term\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x98\x01\x1aR\x04term\x12#\n" +
-	"\brevision\x18\x02 \x01(\x04B\a\xbaH\x042\x02(\x01R\brevision*a\n" +
+	"\brevision\x18\x02 \x01(\x04B\a\xbaH\x042\x02(\x01R\brevision*s\n" +
 	"\x04Kind\x12\x14\n" +
 	"\x10KIND_UNSPECIFIED\x10\x00\x12\r\n" +
 	"\tKIND_NODE\x10\x01\x12\x10\n" +
 	"\fKIND_SANDBOX\x10\x02\x12\r\n" +
 	"\tKIND_DISK\x10\x03\x12\x13\n" +
-	"\x0fKIND_DISK_LEASE\x10\x04B\xd1\x01\n" +
+	"\x0fKIND_DISK_LEASE\x10\x04\x12\x10\n" +
+	"\fKIND_SERVICE\x10\x05B\xd1\x01\n" +
 	"\x17com.staddle.resource.v1B\rResourceProtoP\x01Z9staddle.internal/proto/gen/staddle/resource/v1;resourcev1\xa2\x02\x03SRX\xaa\x02\x13Staddle.Resource.V1\xca\x02\x13Staddle\\Resource\\V1\xe2\x02\x1fStaddle\\Resource\\V1\\GPBMetadata\xea\x02\x15Staddle::Resource::V1b\x06proto3"
 
 var (
@@ -466,23 +489,25 @@ var file_staddle_resource_v1_resource_proto_goTypes = []any{
 	(*Sandbox)(nil),               // 6: staddle.resource.v1.Sandbox
 	(*Disk)(nil),                  // 7: staddle.resource.v1.Disk
 	(*DiskLease)(nil),             // 8: staddle.resource.v1.DiskLease
-	(*timestamppb.Timestamp)(nil), // 9: google.protobuf.Timestamp
+	(*Service)(nil),               // 9: staddle.resource.v1.Service
+	(*timestamppb.Timestamp)(nil), // 10: google.protobuf.Timestamp
 }
 var file_staddle_resource_v1_resource_proto_depIdxs = []int32{
-	2, // 0: staddle.resource.v1.Resource.meta:type_name -> staddle.resource.v1.Metadata
-	5, // 1: staddle.resource.v1.Resource.node:type_name -> staddle.resource.v1.Node
-	6, // 2: staddle.resource.v1.Resource.sandbox:type_name -> staddle.resource.v1.Sandbox
-	7, // 3: staddle.resource.v1.Resource.disk:type_name -> staddle.resource.v1.Disk
-	8, // 4: staddle.resource.v1.Resource.disk_lease:type_name -> staddle.resource.v1.DiskLease
-	0, // 5: staddle.resource.v1.Metadata.kind:type_name -> staddle.resource.v1.Kind
-	4, // 6: staddle.resource.v1.Metadata.labels:type_name -> staddle.resource.v1.Metadata.LabelsEntry
-	9, // 7: staddle.resource.v1.Metadata.created_at:type_name -> google.protobuf.Timestamp
-	9, // 8: staddle.resource.v1.Metadata.deleting_at:type_name -> google.protobuf.Timestamp
-	9, // [9:9] is the sub-list for method output_type
-	9, // [9:9] is the sub-list for method input_type
-	9, // [9:9] is the sub-list for extension type_name
-	9, // [9:9] is the sub-list for extension extendee
-	0, // [0:9] is the sub-list for field type_name
+	2,  // 0: staddle.resource.v1.Resource.meta:type_name -> staddle.resource.v1.Metadata
+	5,  // 1: staddle.resource.v1.Resource.node:type_name -> staddle.resource.v1.Node
+	6,  // 2: staddle.resource.v1.Resource.sandbox:type_name -> staddle.resource.v1.Sandbox
+	7,  // 3: staddle.resource.v1.Resource.disk:type_name -> staddle.resource.v1.Disk
+	8,  // 4: staddle.resource.v1.Resource.disk_lease:type_name -> staddle.resource.v1.DiskLease
+	9,  // 5: staddle.resource.v1.Resource.service:type_name -> staddle.resource.v1.Service
+	0,  // 6: staddle.resource.v1.Metadata.kind:type_name -> staddle.resource.v1.Kind
+	4,  // 7: staddle.resource.v1.Metadata.labels:type_name -> staddle.resource.v1.Metadata.LabelsEntry
+	10, // 8: staddle.resource.v1.Metadata.created_at:type_name -> google.protobuf.Timestamp
+	10, // 9: staddle.resource.v1.Metadata.deleting_at:type_name -> google.protobuf.Timestamp
+	10, // [10:10] is the sub-list for method output_type
+	10, // [10:10] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_staddle_resource_v1_resource_proto_init() }
@@ -493,11 +518,13 @@ func file_staddle_resource_v1_resource_proto_init() {
 	file_staddle_resource_v1_disk_proto_init()
 	file_staddle_resource_v1_node_proto_init()
 	file_staddle_resource_v1_sandbox_proto_init()
+	file_staddle_resource_v1_service_proto_init()
 	file_staddle_resource_v1_resource_proto_msgTypes[0].OneofWrappers = []any{
 		(*Resource_Node)(nil),
 		(*Resource_Sandbox)(nil),
 		(*Resource_Disk)(nil),
 		(*Resource_DiskLease)(nil),
+		(*Resource_Service)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{

@@ -23,6 +23,110 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// Service is one virtual address of the cluster. Every node keeps it, and leads there to
+// the ready sandboxes of its own with certain labels. It has no status: how it is on a
+// node is the node's to say.
+type Service struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What is asked for. Written by the caller.
+	Spec *ServiceSpec `protobuf:"bytes,1,opt,name=spec,proto3" json:"spec,omitempty"`
+	// What it was given. Written by the coordinator, at once when it is made.
+	Placement     *ServicePlacement `protobuf:"bytes,2,opt,name=placement,proto3" json:"placement,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Service) Reset() {
+	*x = Service{}
+	mi := &file_staddle_resource_v1_service_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Service) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Service) ProtoMessage() {}
+
+func (x *Service) ProtoReflect() protoreflect.Message {
+	mi := &file_staddle_resource_v1_service_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Service.ProtoReflect.Descriptor instead.
+func (*Service) Descriptor() ([]byte, []int) {
+	return file_staddle_resource_v1_service_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *Service) GetSpec() *ServiceSpec {
+	if x != nil {
+		return x.Spec
+	}
+	return nil
+}
+
+func (x *Service) GetPlacement() *ServicePlacement {
+	if x != nil {
+		return x.Placement
+	}
+	return nil
+}
+
+// ServicePlacement is what the coordinator gave a service.
+type ServicePlacement struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The virtual address, IPv4: the same on all nodes, and nobody else's until the service
+	// is deleted. It never changes.
+	Address       string `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ServicePlacement) Reset() {
+	*x = ServicePlacement{}
+	mi := &file_staddle_resource_v1_service_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ServicePlacement) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ServicePlacement) ProtoMessage() {}
+
+func (x *ServicePlacement) ProtoReflect() protoreflect.Message {
+	mi := &file_staddle_resource_v1_service_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ServicePlacement.ProtoReflect.Descriptor instead.
+func (*ServicePlacement) Descriptor() ([]byte, []int) {
+	return file_staddle_resource_v1_service_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *ServicePlacement) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
 // ServiceSpec is one virtual address that leads to all ready sandboxes with certain
 // labels.
 type ServiceSpec struct {
@@ -35,14 +139,17 @@ type ServiceSpec struct {
 	// the same sandbox again: 1 s to 24 h, while that sandbox is ready. At most 65536
 	// clients of a port are remembered at a time. Unset means that each connection goes to
 	// any sandbox.
-	Affinity      *durationpb.Duration `protobuf:"bytes,3,opt,name=affinity,proto3" json:"affinity,omitempty"`
+	Affinity *durationpb.Duration `protobuf:"bytes,3,opt,name=affinity,proto3" json:"affinity,omitempty"`
+	// The virtual address, IPv4. Empty means one that is free, and in a change the one that
+	// it has. A service of the cluster keeps the one that it was made with.
+	Address       string `protobuf:"bytes,4,opt,name=address,proto3" json:"address,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ServiceSpec) Reset() {
 	*x = ServiceSpec{}
-	mi := &file_staddle_resource_v1_service_proto_msgTypes[0]
+	mi := &file_staddle_resource_v1_service_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -54,7 +161,7 @@ func (x *ServiceSpec) String() string {
 func (*ServiceSpec) ProtoMessage() {}
 
 func (x *ServiceSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_staddle_resource_v1_service_proto_msgTypes[0]
+	mi := &file_staddle_resource_v1_service_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -67,7 +174,7 @@ func (x *ServiceSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceSpec.ProtoReflect.Descriptor instead.
 func (*ServiceSpec) Descriptor() ([]byte, []int) {
-	return file_staddle_resource_v1_service_proto_rawDescGZIP(), []int{0}
+	return file_staddle_resource_v1_service_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *ServiceSpec) GetSelector() map[string]string {
@@ -89,6 +196,13 @@ func (x *ServiceSpec) GetAffinity() *durationpb.Duration {
 		return x.Affinity
 	}
 	return nil
+}
+
+func (x *ServiceSpec) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
 }
 
 // ServicePort is one port of a service.
@@ -116,7 +230,7 @@ type ServicePort struct {
 
 func (x *ServicePort) Reset() {
 	*x = ServicePort{}
-	mi := &file_staddle_resource_v1_service_proto_msgTypes[1]
+	mi := &file_staddle_resource_v1_service_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -128,7 +242,7 @@ func (x *ServicePort) String() string {
 func (*ServicePort) ProtoMessage() {}
 
 func (x *ServicePort) ProtoReflect() protoreflect.Message {
-	mi := &file_staddle_resource_v1_service_proto_msgTypes[1]
+	mi := &file_staddle_resource_v1_service_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -141,7 +255,7 @@ func (x *ServicePort) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServicePort.ProtoReflect.Descriptor instead.
 func (*ServicePort) Descriptor() ([]byte, []int) {
-	return file_staddle_resource_v1_service_proto_rawDescGZIP(), []int{1}
+	return file_staddle_resource_v1_service_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *ServicePort) GetName() string {
@@ -190,14 +304,22 @@ var File_staddle_resource_v1_service_proto protoreflect.FileDescriptor
 
 const file_staddle_resource_v1_service_proto_rawDesc = "" +
 	"\n" +
-	"!staddle/resource/v1/service.proto\x12\x13staddle.resource.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\"\xe6\x05\n" +
+	"!staddle/resource/v1/service.proto\x12\x13staddle.resource.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\"\x84\x01\n" +
+	"\aService\x124\n" +
+	"\x04spec\x18\x01 \x01(\v2 .staddle.resource.v1.ServiceSpecR\x04spec\x12C\n" +
+	"\tplacement\x18\x02 \x01(\v2%.staddle.resource.v1.ServicePlacementR\tplacement\"8\n" +
+	"\x10ServicePlacement\x12$\n" +
+	"\aaddress\x18\x01 \x01(\tB\n" +
+	"\xbaH\a\xd8\x01\x01r\x02x\x01R\aaddress\"\x8c\x06\n" +
 	"\vServiceSpec\x12f\n" +
 	"\bselector\x18\x01 \x03(\v2..staddle.resource.v1.ServiceSpec.SelectorEntryB\x1a\xbaH\x17\x9a\x01\x14\b\x01\x10\x10\"\ar\x05\x10\x01\x18\xfd\x01*\x05r\x03\x18\xfd\x01R\bselector\x12\xe8\x03\n" +
 	"\x05ports\x18\x02 \x03(\v2 .staddle.resource.v1.ServicePortB\xaf\x03\xbaH\xab\x03\xba\x01\xd4\x01\n" +
 	"\fports.unique\x12Tports of a service must have different names, and different numbers of each protocol\x1anthis.map(p, p.name).unique() && this.map(p, (p.protocol == '' ? 'tcp' : p.protocol) + string(p.port)).unique()\xba\x01\xc8\x01\n" +
 	"\x11ports.node_unique\x12Aports of a service must have different node_port of each protocol\x1apthis.filter(p, p.node_port != 0u).map(p, (p.protocol == '' ? 'tcp' : p.protocol) + string(p.node_port)).unique()\x92\x01\x04\b\x01\x10 R\x05ports\x12G\n" +
 	"\baffinity\x18\x03 \x01(\v2\x19.google.protobuf.DurationB\x10\xbaH\r\xaa\x01\n" +
-	"\"\x04\b\x80\xa3\x052\x02\b\x01R\baffinity\x1a;\n" +
+	"\"\x04\b\x80\xa3\x052\x02\b\x01R\baffinity\x12$\n" +
+	"\aaddress\x18\x04 \x01(\tB\n" +
+	"\xbaH\a\xd8\x01\x01r\x02x\x01R\aaddress\x1a;\n" +
 	"\rSelectorEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x8c\x03\n" +
@@ -225,22 +347,26 @@ func file_staddle_resource_v1_service_proto_rawDescGZIP() []byte {
 	return file_staddle_resource_v1_service_proto_rawDescData
 }
 
-var file_staddle_resource_v1_service_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
+var file_staddle_resource_v1_service_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
 var file_staddle_resource_v1_service_proto_goTypes = []any{
-	(*ServiceSpec)(nil),         // 0: staddle.resource.v1.ServiceSpec
-	(*ServicePort)(nil),         // 1: staddle.resource.v1.ServicePort
-	nil,                         // 2: staddle.resource.v1.ServiceSpec.SelectorEntry
-	(*durationpb.Duration)(nil), // 3: google.protobuf.Duration
+	(*Service)(nil),             // 0: staddle.resource.v1.Service
+	(*ServicePlacement)(nil),    // 1: staddle.resource.v1.ServicePlacement
+	(*ServiceSpec)(nil),         // 2: staddle.resource.v1.ServiceSpec
+	(*ServicePort)(nil),         // 3: staddle.resource.v1.ServicePort
+	nil,                         // 4: staddle.resource.v1.ServiceSpec.SelectorEntry
+	(*durationpb.Duration)(nil), // 5: google.protobuf.Duration
 }
 var file_staddle_resource_v1_service_proto_depIdxs = []int32{
-	2, // 0: staddle.resource.v1.ServiceSpec.selector:type_name -> staddle.resource.v1.ServiceSpec.SelectorEntry
-	1, // 1: staddle.resource.v1.ServiceSpec.ports:type_name -> staddle.resource.v1.ServicePort
-	3, // 2: staddle.resource.v1.ServiceSpec.affinity:type_name -> google.protobuf.Duration
-	3, // [3:3] is the sub-list for method output_type
-	3, // [3:3] is the sub-list for method input_type
-	3, // [3:3] is the sub-list for extension type_name
-	3, // [3:3] is the sub-list for extension extendee
-	0, // [0:3] is the sub-list for field type_name
+	2, // 0: staddle.resource.v1.Service.spec:type_name -> staddle.resource.v1.ServiceSpec
+	1, // 1: staddle.resource.v1.Service.placement:type_name -> staddle.resource.v1.ServicePlacement
+	4, // 2: staddle.resource.v1.ServiceSpec.selector:type_name -> staddle.resource.v1.ServiceSpec.SelectorEntry
+	3, // 3: staddle.resource.v1.ServiceSpec.ports:type_name -> staddle.resource.v1.ServicePort
+	5, // 4: staddle.resource.v1.ServiceSpec.affinity:type_name -> google.protobuf.Duration
+	5, // [5:5] is the sub-list for method output_type
+	5, // [5:5] is the sub-list for method input_type
+	5, // [5:5] is the sub-list for extension type_name
+	5, // [5:5] is the sub-list for extension extendee
+	0, // [0:5] is the sub-list for field type_name
 }
 
 func init() { file_staddle_resource_v1_service_proto_init() }
@@ -254,7 +380,7 @@ func file_staddle_resource_v1_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_staddle_resource_v1_service_proto_rawDesc), len(file_staddle_resource_v1_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   3,
+			NumMessages:   5,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

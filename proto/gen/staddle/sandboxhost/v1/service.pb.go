@@ -41,7 +41,10 @@ type ServiceWish struct {
 	// Its virtual address.
 	Address string `protobuf:"bytes,6,opt,name=address,proto3" json:"address,omitempty"`
 	// When it was accepted first, by the node's wall clock.
-	AcceptedAt    *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=accepted_at,json=acceptedAt,proto3" json:"accepted_at,omitempty"`
+	AcceptedAt *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=accepted_at,json=acceptedAt,proto3" json:"accepted_at,omitempty"`
+	// Where in the cluster's history its record was there last, as far as sandbox-agent
+	// said. Unset for "local", and while the store cannot say.
+	Position      *v1.Position `protobuf:"bytes,8,opt,name=position,proto3" json:"position,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -121,6 +124,13 @@ func (x *ServiceWish) GetAddress() string {
 func (x *ServiceWish) GetAcceptedAt() *timestamppb.Timestamp {
 	if x != nil {
 		return x.AcceptedAt
+	}
+	return nil
+}
+
+func (x *ServiceWish) GetPosition() *v1.Position {
+	if x != nil {
+		return x.Position
 	}
 	return nil
 }
@@ -268,8 +278,12 @@ type EnsureServiceRequest struct {
 	Manager string `protobuf:"bytes,4,opt,name=manager,proto3" json:"manager,omitempty"`
 	// The spec.
 	Spec *v1.ServiceSpec `protobuf:"bytes,5,opt,name=spec,proto3" json:"spec,omitempty"`
-	// The virtual address, IPv4. Empty means the one that it has, else one that is free.
-	Address       string `protobuf:"bytes,6,opt,name=address,proto3" json:"address,omitempty"`
+	// The virtual address, IPv4. Empty means the one in the spec, else the one that it has,
+	// else one that is free.
+	Address string `protobuf:"bytes,6,opt,name=address,proto3" json:"address,omitempty"`
+	// Where in the cluster's history the record is; kept with the wish, and replaced under
+	// the same generation. Unset leaves the one that is kept.
+	Position      *v1.Position `protobuf:"bytes,7,opt,name=position,proto3" json:"position,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -346,6 +360,13 @@ func (x *EnsureServiceRequest) GetAddress() string {
 	return ""
 }
 
+func (x *EnsureServiceRequest) GetPosition() *v1.Position {
+	if x != nil {
+		return x.Position
+	}
+	return nil
+}
+
 // EnsureServiceResponse says that the wish is kept.
 type EnsureServiceResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -398,7 +419,9 @@ type RemoveServiceRequest struct {
 	// Uid of the service.
 	Uid string `protobuf:"bytes,1,opt,name=uid,proto3" json:"uid,omitempty"`
 	// The manager that the wish was made under.
-	Manager       string `protobuf:"bytes,2,opt,name=manager,proto3" json:"manager,omitempty"`
+	Manager string `protobuf:"bytes,2,opt,name=manager,proto3" json:"manager,omitempty"`
+	// Lets an operator remove a service of "cluster", of which the cluster has lost the record.
+	Lost          bool `protobuf:"varint,3,opt,name=lost,proto3" json:"lost,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -445,6 +468,13 @@ func (x *RemoveServiceRequest) GetManager() string {
 		return x.Manager
 	}
 	return ""
+}
+
+func (x *RemoveServiceRequest) GetLost() bool {
+	if x != nil {
+		return x.Lost
+	}
+	return false
 }
 
 // RemoveServiceResponse says that it is gone.
@@ -598,7 +628,7 @@ var File_staddle_sandboxhost_v1_service_proto protoreflect.FileDescriptor
 
 const file_staddle_sandboxhost_v1_service_proto_rawDesc = "" +
 	"\n" +
-	"$staddle/sandboxhost/v1/service.proto\x12\x16staddle.sandboxhost.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a staddle/options/v1/options.proto\x1a!staddle/resource/v1/service.proto\"\xfa\x01\n" +
+	"$staddle/sandboxhost/v1/service.proto\x12\x16staddle.sandboxhost.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a staddle/options/v1/options.proto\x1a\"staddle/resource/v1/resource.proto\x1a!staddle/resource/v1/service.proto\"\xb5\x02\n" +
 	"\vServiceWish\x12\x10\n" +
 	"\x03uid\x18\x01 \x01(\tR\x03uid\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
@@ -609,7 +639,8 @@ const file_staddle_sandboxhost_v1_service_proto_rawDesc = "" +
 	"\x04spec\x18\x05 \x01(\v2 .staddle.resource.v1.ServiceSpecR\x04spec\x12\x18\n" +
 	"\aaddress\x18\x06 \x01(\tR\aaddress\x12;\n" +
 	"\vaccepted_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"acceptedAt\"\xa8\x01\n" +
+	"acceptedAt\x129\n" +
+	"\bposition\x18\b \x01(\v2\x1d.staddle.resource.v1.PositionR\bposition\"\xa8\x01\n" +
 	"\fServiceState\x127\n" +
 	"\x04wish\x18\x01 \x01(\v2#.staddle.sandboxhost.v1.ServiceWishR\x04wish\x12E\n" +
 	"\tendpoints\x18\x02 \x03(\v2'.staddle.sandboxhost.v1.ServiceEndpointR\tendpoints\x12\x18\n" +
@@ -617,7 +648,7 @@ const file_staddle_sandboxhost_v1_service_proto_rawDesc = "" +
 	"\x0fServiceEndpoint\x12\x10\n" +
 	"\x03uid\x18\x01 \x01(\tR\x03uid\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
-	"\aaddress\x18\x03 \x01(\tR\aaddress\"\xc7\x02\n" +
+	"\aaddress\x18\x03 \x01(\tR\aaddress\"\x82\x03\n" +
 	"\x14EnsureServiceRequest\x121\n" +
 	"\x03uid\x18\x01 \x01(\tB\x1f\xbaH\x1cr\x1a2\x18^[0-9A-HJKMNP-TV-Z]{26}$R\x03uid\x12>\n" +
 	"\x04name\x18\x02 \x01(\tB*\xbaH'r%\x10\x01\x18?2\x1f^[a-z0-9]([-a-z0-9]*[a-z0-9])?$R\x04name\x12'\n" +
@@ -627,12 +658,14 @@ const file_staddle_sandboxhost_v1_service_proto_rawDesc = "" +
 	"\amanager\x18\x04 \x01(\tB\x15\xbaH\x12r\x10R\aclusterR\x05localR\amanager\x12<\n" +
 	"\x04spec\x18\x05 \x01(\v2 .staddle.resource.v1.ServiceSpecB\x06\xbaH\x03\xc8\x01\x01R\x04spec\x12$\n" +
 	"\aaddress\x18\x06 \x01(\tB\n" +
-	"\xbaH\a\xd8\x01\x01r\x02x\x01R\aaddress\"W\n" +
+	"\xbaH\a\xd8\x01\x01r\x02x\x01R\aaddress\x129\n" +
+	"\bposition\x18\a \x01(\v2\x1d.staddle.resource.v1.PositionR\bposition\"W\n" +
 	"\x15EnsureServiceResponse\x12>\n" +
-	"\aservice\x18\x01 \x01(\v2$.staddle.sandboxhost.v1.ServiceStateR\aservice\"z\n" +
+	"\aservice\x18\x01 \x01(\v2$.staddle.sandboxhost.v1.ServiceStateR\aservice\"\x8e\x01\n" +
 	"\x14RemoveServiceRequest\x121\n" +
 	"\x03uid\x18\x01 \x01(\tB\x1f\xbaH\x1cr\x1a2\x18^[0-9A-HJKMNP-TV-Z]{26}$R\x03uid\x12/\n" +
-	"\amanager\x18\x02 \x01(\tB\x15\xbaH\x12r\x10R\aclusterR\x05localR\amanager\"\x17\n" +
+	"\amanager\x18\x02 \x01(\tB\x15\xbaH\x12r\x10R\aclusterR\x05localR\amanager\x12\x12\n" +
+	"\x04lost\x18\x03 \x01(\bR\x04lost\"\x17\n" +
 	"\x15RemoveServiceResponse\"c\n" +
 	"\x13ListServicesRequest\x12$\n" +
 	"\tpage_size\x18\x01 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\bpageSize\x12&\n" +
@@ -675,26 +708,29 @@ var file_staddle_sandboxhost_v1_service_proto_goTypes = []any{
 	(*ListServicesResponse)(nil),  // 8: staddle.sandboxhost.v1.ListServicesResponse
 	(*v1.ServiceSpec)(nil),        // 9: staddle.resource.v1.ServiceSpec
 	(*timestamppb.Timestamp)(nil), // 10: google.protobuf.Timestamp
+	(*v1.Position)(nil),           // 11: staddle.resource.v1.Position
 }
 var file_staddle_sandboxhost_v1_service_proto_depIdxs = []int32{
 	9,  // 0: staddle.sandboxhost.v1.ServiceWish.spec:type_name -> staddle.resource.v1.ServiceSpec
 	10, // 1: staddle.sandboxhost.v1.ServiceWish.accepted_at:type_name -> google.protobuf.Timestamp
-	0,  // 2: staddle.sandboxhost.v1.ServiceState.wish:type_name -> staddle.sandboxhost.v1.ServiceWish
-	2,  // 3: staddle.sandboxhost.v1.ServiceState.endpoints:type_name -> staddle.sandboxhost.v1.ServiceEndpoint
-	9,  // 4: staddle.sandboxhost.v1.EnsureServiceRequest.spec:type_name -> staddle.resource.v1.ServiceSpec
-	1,  // 5: staddle.sandboxhost.v1.EnsureServiceResponse.service:type_name -> staddle.sandboxhost.v1.ServiceState
-	1,  // 6: staddle.sandboxhost.v1.ListServicesResponse.services:type_name -> staddle.sandboxhost.v1.ServiceState
-	3,  // 7: staddle.sandboxhost.v1.ServiceHostService.EnsureService:input_type -> staddle.sandboxhost.v1.EnsureServiceRequest
-	5,  // 8: staddle.sandboxhost.v1.ServiceHostService.RemoveService:input_type -> staddle.sandboxhost.v1.RemoveServiceRequest
-	7,  // 9: staddle.sandboxhost.v1.ServiceHostService.ListServices:input_type -> staddle.sandboxhost.v1.ListServicesRequest
-	4,  // 10: staddle.sandboxhost.v1.ServiceHostService.EnsureService:output_type -> staddle.sandboxhost.v1.EnsureServiceResponse
-	6,  // 11: staddle.sandboxhost.v1.ServiceHostService.RemoveService:output_type -> staddle.sandboxhost.v1.RemoveServiceResponse
-	8,  // 12: staddle.sandboxhost.v1.ServiceHostService.ListServices:output_type -> staddle.sandboxhost.v1.ListServicesResponse
-	10, // [10:13] is the sub-list for method output_type
-	7,  // [7:10] is the sub-list for method input_type
-	7,  // [7:7] is the sub-list for extension type_name
-	7,  // [7:7] is the sub-list for extension extendee
-	0,  // [0:7] is the sub-list for field type_name
+	11, // 2: staddle.sandboxhost.v1.ServiceWish.position:type_name -> staddle.resource.v1.Position
+	0,  // 3: staddle.sandboxhost.v1.ServiceState.wish:type_name -> staddle.sandboxhost.v1.ServiceWish
+	2,  // 4: staddle.sandboxhost.v1.ServiceState.endpoints:type_name -> staddle.sandboxhost.v1.ServiceEndpoint
+	9,  // 5: staddle.sandboxhost.v1.EnsureServiceRequest.spec:type_name -> staddle.resource.v1.ServiceSpec
+	11, // 6: staddle.sandboxhost.v1.EnsureServiceRequest.position:type_name -> staddle.resource.v1.Position
+	1,  // 7: staddle.sandboxhost.v1.EnsureServiceResponse.service:type_name -> staddle.sandboxhost.v1.ServiceState
+	1,  // 8: staddle.sandboxhost.v1.ListServicesResponse.services:type_name -> staddle.sandboxhost.v1.ServiceState
+	3,  // 9: staddle.sandboxhost.v1.ServiceHostService.EnsureService:input_type -> staddle.sandboxhost.v1.EnsureServiceRequest
+	5,  // 10: staddle.sandboxhost.v1.ServiceHostService.RemoveService:input_type -> staddle.sandboxhost.v1.RemoveServiceRequest
+	7,  // 11: staddle.sandboxhost.v1.ServiceHostService.ListServices:input_type -> staddle.sandboxhost.v1.ListServicesRequest
+	4,  // 12: staddle.sandboxhost.v1.ServiceHostService.EnsureService:output_type -> staddle.sandboxhost.v1.EnsureServiceResponse
+	6,  // 13: staddle.sandboxhost.v1.ServiceHostService.RemoveService:output_type -> staddle.sandboxhost.v1.RemoveServiceResponse
+	8,  // 14: staddle.sandboxhost.v1.ServiceHostService.ListServices:output_type -> staddle.sandboxhost.v1.ListServicesResponse
+	12, // [12:15] is the sub-list for method output_type
+	9,  // [9:12] is the sub-list for method input_type
+	9,  // [9:9] is the sub-list for extension type_name
+	9,  // [9:9] is the sub-list for extension extendee
+	0,  // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_staddle_sandboxhost_v1_service_proto_init() }

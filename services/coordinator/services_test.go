@@ -1,0 +1,128 @@
+package coordinator_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	coordinatorv1 "staddle.internal/proto/gen/staddle/coordinator/v1"
+	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
+
+	"staddle.internal/kit/fault"
+)
+
+const kindService = resourcev1.Kind_KIND_SERVICE
+
+func service(name, address string, nodePort uint32) *resourcev1.Resource {
+	return &resourcev1.Resource{
+		Meta: &resourcev1.Metadata{Kind: kindService, Name: name},
+		Kind: &resourcev1.Resource_Service{Service: &resourcev1.Service{Spec: &resourcev1.ServiceSpec{
+			Selector: map[string]string{"app": "web"}, Address: address, Ports: []*resourcev1.ServicePort{{Port: 80, NodePort: nodePort}},
+		}}},
+	}
+}
+
+func ask(t *testing.T, c client, r *resourcev1.Resource, request string) (*resourcev1.Resource, error) {
+	t.Helper()
+	resp, err := c.CreateResource(t.Context(), &coordinatorv1.CreateResourceRequest{Resource: r, RequestId: request})
+	return resp.GetResource(), err
+}
+
+// A service gets an address of the cluster once, keeps it, and gives it back; nodes see
+// it, and may do nothing else with it.
+func TestCoordinator_LifeOfAService(t *testing.T) {
+	t.Parallel()
+	r := prepare(t, "service_prefix: 192.0.2.0/30\n")
+	r.start()
+	admin, n1 := r.operator(), r.node1()
+	web := admin.create(t, service("web", "192.0.2.2", 30080))
+	if got := web.GetService().GetPlacement().GetAddress(); got != "192.0.2.2" {
+		t.Errorf("got address %s, want the one that was asked for", got)
+	}
+	for name, tt := range map[string]struct {
+		r      *resourcev1.Resource
+		kind   fault.Kind
+		reason string
+		text   string
+	}{
+		"the address":        {service("db", "192.0.2.2", 0), fault.Conflict, "ADDRESS_TAKEN", "address 192.0.2.2 is taken by service web"},
+		"the port":           {service("db", "", 30080), fault.Conflict, "NODE_PORT_TAKEN", "node port tcp/30080 is taken by service web"},
+		"the name":           {service("web", "192.0.2.2", 30080), fault.Exists, "", "the name is taken"},
+		"an address outside": {service("db", "192.0.2.8", 0), fault.Invalid, "", "192.0.2.0/30"},
+		"no port at all":     {service("db", "", 70000), fault.Invalid, "", "node_port"},
+	} {
+		if _, err := ask(t, admin, tt.r, ""); fault.KindOf(err) != tt.kind || fault.Reason(err) != tt.reason || !strings.Contains(fmt.Sprint(err), tt.text) {
+			t.Errorf("%s: got %v with reason %q, want %v, %s and %q", name, err, fault.Reason(err), tt.kind, tt.reason, tt.text)
+		}
+	}
+	db, err := ask(t, admin, service("db", "", 0), "request")
+	if err != nil || db.GetService().GetPlacement().GetAddress() != "192.0.2.1" {
+		t.Fatalf("got %v, %v, want the other address", db, err)
+	}
+	if _, err := ask(t, admin, service("more", "", 0), ""); !errors.Is(err, fault.Exhausted) || fault.Reason(err) != "NO_ADDRESS" {
+		t.Errorf("a third of two: got %v, want NO_ADDRESS", err)
+	}
+	if again, err := ask(t, admin, service("db", "", 0), "request"); err != nil || again.GetMeta().GetUid() != db.GetMeta().GetUid() {
+		t.Errorf("the same request: got %v, %v, want the service that it made", again, err)
+	}
+	if got := n1.get(t, kindService, "web"); got.GetMeta().GetUid() != web.GetMeta().GetUid() {
+		t.Errorf("a node got %v, want the service", got)
+	}
+	if _, err := n1.DeleteResource(t.Context(), &coordinatorv1.DeleteResourceRequest{Kind: kindService, Name: "web"}); !errors.Is(err, fault.Denied) {
+		t.Errorf("a node deletes: got %v, want Denied", err)
+	}
+	web.GetService().GetSpec().Ports[0].NodePort = 30081
+	changed, err := admin.UpdateResource(t.Context(), &coordinatorv1.UpdateResourceRequest{Resource: web})
+	if err != nil || changed.GetResource().GetMeta().GetGeneration() != 2 {
+		t.Fatalf("got %v, %v, want generation 2", changed, err)
+	}
+	remove(t, admin, kindService, "web")
+	gone(t, admin, kindService, "web")
+	if _, err := ask(t, admin, service("next", "", 30081), ""); err != nil {
+		t.Errorf("what was given back: got %v, want it given", err)
+	}
+}
+
+// Two coordinators over one etcd never give an address or a port twice.
+func TestCoordinators_GiveAnAddressOnce(t *testing.T) {
+	t.Parallel()
+	url := freeURL(t)
+	startEtcd(t, url)
+	more := fmt.Sprintf("service_prefix: 192.0.2.0/29\netcd: {endpoints: [%q]}\n", url.String())
+	first := prepare(t, more)
+	first.start()
+	second := prepare(t, more)
+	second.start()
+	admins := []client{first.operator(), second.operator()}
+	const many = 12 // of six addresses
+	var mu sync.Mutex
+	addresses := map[string]int{}
+	refused := 0
+	var wg sync.WaitGroup
+	for i := range many {
+		wg.Go(func() {
+			r, err := ask(t, admins[i%2], service(fmt.Sprint("s", i), "", 0), "")
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case err == nil:
+				addresses[r.GetService().GetPlacement().GetAddress()]++
+			case fault.Reason(err) == "NO_ADDRESS":
+				refused++
+			default:
+				t.Errorf("%d: %v", i, err)
+			}
+		})
+	}
+	wg.Wait()
+	if len(addresses) != 6 || refused != 6 {
+		t.Errorf("got %v and %d refused, want six with an address each and six without", addresses, refused)
+	}
+	for address, n := range addresses {
+		if n != 1 {
+			t.Errorf("%s was given %d times", address, n)
+		}
+	}
+}

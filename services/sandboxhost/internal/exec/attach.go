@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"sync"
 
 	"google.golang.org/grpc"
 
@@ -94,6 +95,30 @@ func (s *Server) goAlong(
 			return err
 		}
 	}
+	begin := sync.OnceValue(func() error { return s.begin(ctx, t, main, of, send) })
+	if start.GetFrom() != nil {
+		if err := begin(); err != nil {
+			return err
+		}
+	}
+	err := s.show(ctx, of, start, func(m *sandboxhostv1.AttachResponse) error {
+		if err := begin(); err != nil { // where the tail begins is known: what comes by input or a signal is behind that
+			return err
+		}
+		return send(m)
+	})
+	if err != nil {
+		return err
+	}
+	exit, err := s.endOf(ctx, of)
+	if err != nil {
+		return err
+	}
+	return send(&sandboxhostv1.AttachResponse{Frame: &sandboxhostv1.AttachResponse_Exit{Exit: exit}})
+}
+
+// begin tells the caller that he is attached, and takes what he sends from now on.
+func (s *Server) begin(ctx context.Context, t *session, main engine.Attached, of life, send func(*sandboxhostv1.AttachResponse) error) error {
 	err := send(&sandboxhostv1.AttachResponse{Frame: &sandboxhostv1.AttachResponse_Started{
 		Started: &sandboxhostv1.AttachStarted{Attempt: of.attempt, StdinTaken: main.Taken(), Ended: of.over},
 	}})
@@ -105,14 +130,7 @@ func (s *Server) goAlong(
 	if t.stdin != nil {
 		s.pumps.Go(func() { t.resume(ctx, main.Taken()) })
 	}
-	if err := s.show(ctx, of, start, send); err != nil {
-		return err
-	}
-	exit, err := s.endOf(ctx, of)
-	if err != nil {
-		return err
-	}
-	return send(&sandboxhostv1.AttachResponse{Frame: &sandboxhostv1.AttachResponse_Exit{Exit: exit}})
+	return nil
 }
 
 // resume hands on what an earlier session has left on its way, and then the input of this one.

@@ -3,9 +3,14 @@ package exec
 import (
 	"context"
 	"errors"
+	"log/slog"
+	"sync/atomic"
+	"syscall"
 	"testing"
+	"testing/synctest"
 
 	"staddle.internal/kit/fault"
+	"staddle.internal/services/sandboxhost/internal/logs"
 
 	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
 	sandboxhostv1 "staddle.internal/proto/gen/staddle/sandboxhost/v1"
@@ -65,6 +70,74 @@ func TestServer_InputIsOfOne(t *testing.T) {
 	again()
 	if len(s.inputs) > 0 {
 		t.Errorf("still held: %v", s.inputs)
+	}
+}
+
+// held is a process that somebody is attached to.
+type held struct{ *fakeProcess }
+
+func (h held) Taken() uint64 { return 0 }
+func (h held) Close() error  { return h.fakeProcess.Close(context.Background()) }
+
+// outputFunc keeps the output of one.
+type outputFunc func(ctx context.Context, emit func(logs.Chunk) error) error
+
+func (f outputFunc) Read(ctx context.Context, _ logs.Position, _ logs.Mode, emit func(logs.Chunk) error) error {
+	return f(ctx, emit)
+}
+
+// Nobody is told to be attached, and nothing that he sends is taken, before it is known where the tail
+// begins: what the process makes of it would be left out of a short one. Where it is known there is no wait.
+func TestServer_TakesNothingBeforeItKnowsWhereToBegin(t *testing.T) {
+	for what, start := range map[string]*sandboxhostv1.AttachStart{
+		"a tail": {}, "a place": {From: &sandboxhostv1.AttachFrom{Attempt: 3, StdoutOffset: 7}},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			found := make(chan struct{})
+			s := New(oneSandbox{box()}, nil, outputFunc(func(ctx context.Context, emit func(logs.Chunk) error) error {
+				<-found
+				if err := emit(logs.Chunk{Offset: 7}); err != nil {
+					return err
+				}
+				<-ctx.Done()
+				return context.Cause(ctx)
+			}), slog.New(slog.DiscardHandler))
+			ctx, cancel := context.WithCancelCause(t.Context())
+			w := newWire[*sandboxhostv1.AttachRequest, *sandboxhostv1.AttachResponse](ctx)
+			main, result := held{newFake(false)}, make(chan error, 1)
+			main.mute = true
+			go func() { result <- s.goAlong(ctx, cancel, w, main, life{container: "main"}, start) }() // ends with ctx
+			var taken atomic.Bool
+			go func() { // ends with the session
+				w.up <- &sandboxhostv1.AttachRequest{Frame: &sandboxhostv1.AttachRequest_Signal{Signal: uint32(syscall.SIGINT)}}
+				taken.Store(true)
+			}()
+			synctest.Wait()
+			begun := false
+			select {
+			case m := <-w.down:
+				begun = m.GetStarted() != nil
+				synctest.Wait()
+			default:
+			}
+			if want := start.GetFrom() != nil; begun != want || taken.Load() != want {
+				t.Errorf("%s: attached is %v and a signal taken %v before the tail is found, want %v", what, begun, taken.Load(), want)
+			}
+			close(found)
+			if m := <-w.down; !begun && m.GetStarted() == nil {
+				t.Errorf("%s: got %v first", what, m)
+			}
+			synctest.Wait()
+			if !taken.Load() {
+				t.Errorf("%s: nothing is taken of one who is attached", what)
+			}
+			end := errors.New("he goes")
+			cancel(end)
+			if err := <-result; !errors.Is(err, end) {
+				t.Errorf("%s: it ended with %v", what, err)
+			}
+			s.pumps.Wait()
+		})
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
 
 	"staddle.internal/kit/fault"
 	"staddle.internal/kit/id"
@@ -147,46 +148,47 @@ func box() *sandboxhostv1.SandboxState {
 }
 
 // wire is a stream without a network.
-type wire struct {
+type wire[Request, Response proto.Message] struct {
 	ctx  context.Context //nolint:containedctx // a stream has one
-	up   chan *sandboxhostv1.ExecRequest
-	down chan *sandboxhostv1.ExecResponse
+	up   chan Request
+	down chan Response
 }
 
-func (w *wire) Context() context.Context     { return w.ctx }
-func (w *wire) SetHeader(metadata.MD) error  { return nil }
-func (w *wire) SendHeader(metadata.MD) error { return nil }
-func (w *wire) SetTrailer(metadata.MD)       {}
-func (w *wire) SendMsg(any) error            { return nil }
-func (w *wire) RecvMsg(any) error            { return nil }
+func newWire[Request, Response proto.Message](ctx context.Context) *wire[Request, Response] {
+	return &wire[Request, Response]{ctx, make(chan Request), make(chan Response)}
+}
 
-func (w *wire) Send(m *sandboxhostv1.ExecResponse) error {
-	if b := m.GetStdout(); b != nil {
-		m = stdout(bytes.Clone(b)) // as the network does
-	}
+func (w *wire[_, _]) Context() context.Context     { return w.ctx }
+func (w *wire[_, _]) SetHeader(metadata.MD) error  { return nil }
+func (w *wire[_, _]) SendHeader(metadata.MD) error { return nil }
+func (w *wire[_, _]) SetTrailer(metadata.MD)       {}
+func (w *wire[_, _]) SendMsg(any) error            { return nil }
+func (w *wire[_, _]) RecvMsg(any) error            { return nil }
+
+func (w *wire[_, Response]) Send(m Response) error {
 	select {
-	case w.down <- m:
+	case w.down <- proto.CloneOf(m): // as the network does
 		return nil
 	case <-w.ctx.Done():
 		return context.Cause(w.ctx)
 	}
 }
 
-func (w *wire) Recv() (*sandboxhostv1.ExecRequest, error) {
+func (w *wire[Request, _]) Recv() (m Request, err error) {
 	select {
 	case m, ok := <-w.up:
 		if !ok {
-			return nil, io.EOF
+			return m, io.EOF
 		}
 		return m, nil
 	case <-w.ctx.Done():
-		return nil, context.Cause(w.ctx)
+		return m, context.Cause(w.ctx)
 	}
 }
 
 // call is one call of Exec with its server.
 type call struct {
-	*wire
+	*wire[*sandboxhostv1.ExecRequest, *sandboxhostv1.ExecResponse]
 	leave  context.CancelFunc
 	result chan error
 }
@@ -202,7 +204,7 @@ func inBubble(t *testing.T, p *fakeProcess, start *sandboxhostv1.ExecStart, f fu
 		go func() { over <- s.Run(ctx, func() { close(ready) }) }() // waited for below
 		<-ready
 		calling, leave := context.WithCancel(t.Context())
-		c := &call{&wire{calling, make(chan *sandboxhostv1.ExecRequest), make(chan *sandboxhostv1.ExecResponse)}, leave, make(chan error, 1)}
+		c := &call{newWire[*sandboxhostv1.ExecRequest, *sandboxhostv1.ExecResponse](calling), leave, make(chan error, 1)}
 		go func() { // ends with the call, which f and leave end
 			c.result <- s.Exec(c.wire)
 			leave() // as a server does with the stream's context

@@ -900,7 +900,8 @@ func (*AttachRequest_Resize) isAttachRequest_Frame() {}
 
 func (*AttachRequest_Signal) isAttachRequest_Frame() {}
 
-// AttachStarted says that the caller is attached.
+// AttachStarted says that the caller is attached: all that is written from now on is sent
+// to him.
 type AttachStarted struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The attempt of the sandbox that is shown.

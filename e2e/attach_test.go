@@ -101,6 +101,39 @@ func TestAttach_GoesAlongWithOneLife(t *testing.T) {
 	}
 }
 
+// Without a tail nothing of the past is shown, and all that comes after, also over a kill of the host.
+func TestAttach_WithoutATail(t *testing.T) {
+	a := newAttacher(t)
+	name, _ := a.box(never, nil, "cat")
+	keys, writer := io.Pipe()
+	typist := a.b.BeginWith(keys, a.args(name, "--tail", "0")...)
+	typed := ""
+	types := func(line string) {
+		t.Helper()
+		_, err := writer.Write([]byte(line))
+		must(t, err)
+		typed += line
+		says(t, typist, typed)
+	}
+	types("past\n")
+	watch := a.b.Begin(a.args(name, "--no-stdin", "--tail", "0")...)
+	bed.Eventually(t, waitLong, "it is attached, and shows what comes", func(context.Context) (bool, string) {
+		types(fmt.Sprintf("line %d\n", strings.Count(typed, "\n")))
+		return watch.Stdout() != "", fmt.Sprintf("%.200q, %.200q", typed, watch.Stderr())
+	})
+	a.b.Kill("sandboxhost")
+	a.b.WaitReady()
+	types("last\n")
+	must(t, writer.Close())
+	if r := typist.Wait(); r.Code != 0 || r.Stdout != typed {
+		t.Errorf("who types: got code %d, %q, %s, want 0 and %q", r.Code, r.Stdout, r.Stderr, typed)
+	}
+	r := watch.Wait()
+	if before, ok := strings.CutSuffix(typed, r.Stdout); r.Code != 0 || !ok || !strings.HasPrefix(before, "past\n") || !strings.HasSuffix(before, "\n") {
+		t.Errorf("who watches: got code %d, %q, %s, want 0 and the last lines of %q without the first", r.Code, r.Stdout, r.Stderr, typed)
+	}
+}
+
 // frames attaches by the contract, without input, to the end.
 func (a *attacher) frames(start *sandboxhostv1.AttachStart) (stdout, stderr string, exit *sandboxhostv1.ExecExit, err error) {
 	a.t.Helper()

@@ -49,7 +49,7 @@ func TestLogs_LOG5_FilesInTheFormatOfCRI(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "pods")
 	must(t, os.Mkdir(dir, 0o750))
 	must(t, os.Chown(dir, -1, group))
-	b, _ := alone(t, bed.Options{Node: fmt.Sprintf("logs: {cri: {directory: %s, max_size: 512KiB, max_files: 20}}", dir)})
+	b, _ := alone(t, bed.Options{Node: fmt.Sprintf("logs: {keep_removed: 0s, cri: {directory: %s, max_size: 512KiB, max_files: 20}}", dir)})
 	uid := ensure(t, b, "web", spec(never, probe("main", "bursts", fmt.Sprint(lines), "30ms", fmt.Sprint(rounds))))
 	folder := filepath.Join(dir, "local_web_"+strings.ToLower(uid))
 	file := filepath.Join(folder, "main", "1.log")

@@ -255,6 +255,13 @@ type Pressure struct {
 type Logs struct {
 	// MaxSizePerStream is kept per stream; 64KiB to 1TiB.
 	MaxSizePerStream Size `yaml:"max_size_per_stream"`
+	// KeepAttempts is of how many attempts of one container output is kept; 1 to 1000.
+	KeepAttempts int `yaml:"keep_attempts"`
+	// KeepRemoved is for how long the output of removed sandboxes is kept; up to 87600h.
+	// 0s means that it goes with them, once all of it was exported.
+	KeepRemoved Duration `yaml:"keep_removed"`
+	// MaxSizeRemoved bounds the output of all removed sandboxes; 64KiB to 1TiB.
+	MaxSizeRemoved Size `yaml:"max_size_removed"`
 	// CRI is the export as files in the format of CRI.
 	CRI LogsCRI `yaml:"cri"`
 	// OTLP is the export over OTLP.
@@ -337,7 +344,7 @@ func DefaultNode() Node {
 			DiskMinFree: 128 << 20, DiskMinFreePercent: 3, PIDMinFreePercent: 5,
 			Hold: Duration(time.Minute),
 		},
-		Logs:      Logs{MaxSizePerStream: 64 << 20, CRI: LogsCRI{MaxSize: 10 << 20, MaxFiles: 5}},
+		Logs:      Logs{MaxSizePerStream: 64 << 20, KeepAttempts: 5, KeepRemoved: Duration(24 * time.Hour), MaxSizeRemoved: 1 << 30, CRI: LogsCRI{MaxSize: 10 << 20, MaxFiles: 5}},
 		Metrics:   Metrics{ListenAddress: MetricsDefault},
 		Sandboxes: Sandboxes{BootHold: Duration(15 * time.Second), TidyPeriod: Duration(5 * time.Minute)},
 		Presence: Presence{

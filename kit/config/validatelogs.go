@@ -7,15 +7,18 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 )
 
 func (c *checks) logs(l Logs) {
 	for _, s := range []struct {
 		key  string
 		size Size
-	}{{"logs.max_size_per_stream", l.MaxSizePerStream}, {"logs.cri.max_size", l.CRI.MaxSize}} {
+	}{{"logs.max_size_per_stream", l.MaxSizePerStream}, {"logs.max_size_removed", l.MaxSizeRemoved}, {"logs.cri.max_size", l.CRI.MaxSize}} {
 		c.must(s.size >= 64<<10 && s.size <= 1<<40, s.key, fmt.Sprintf("%s is out of bounds", s.size), "write a size from 64KiB to 1TiB")
 	}
+	c.must(l.KeepAttempts >= 1 && l.KeepAttempts <= 1000, "logs.keep_attempts", fmt.Sprintf("%d is out of bounds", l.KeepAttempts), "write a number from 1 to 1000")
+	c.between("logs.keep_removed", l.KeepRemoved, 0, 87600*time.Hour)
 	dir := l.CRI.Directory
 	c.must(dir == "" || filepath.IsAbs(dir) && filepath.Clean(dir) == dir && dir != "/", "logs.cri.directory",
 		fmt.Sprintf("%q is no absolute path without . and ..", dir), `write the path of a folder for this node alone, like /var/log/staddle, or "" for no files`)

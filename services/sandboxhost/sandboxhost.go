@@ -183,7 +183,7 @@ func newEngine(p *process.Process, initProgram string) *containerd.Engine {
 			CgroupParent:   p.Config.Sandboxes.CgroupParent,
 			Network:        p.Config.Network,
 			Images:         p.Config.Images,
-			LogMaxSize:     int64(p.Config.Logs.MaxSizePerStream),
+			Logs:           p.Config.Logs,
 			Node:           p.Config.Name,
 			Rules:          rulesOf(p.Config),
 			Init:           initProgram,

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"google.golang.org/grpc"
@@ -19,6 +20,11 @@ import (
 
 // logSource is where output is kept; a *logs.Store.
 type logSource interface {
+	// Removed lists the removed sandboxes of which output is kept, in the order in which
+	// they were removed.
+	Removed() ([]logs.Removed, error)
+	// Containers lists those of a sandbox of which output is kept, by name.
+	Containers(uid id.Sandbox) ([]string, error)
 	// Attempts returns the attempts of which output is kept, ascending.
 	Attempts(uid id.Sandbox, container string) ([]uint64, error)
 	// Read emits what is kept from a position on. With Follow it goes on until
@@ -30,7 +36,10 @@ type logSource interface {
 func (s *Server) ReadLogs(
 	req *sandboxhostv1.ReadLogsRequest, stream grpc.ServerStreamingServer[sandboxhostv1.ReadLogsResponse],
 ) error {
-	state, err := s.host.Get(id.Sandbox(req.GetUid()))
+	state, err := s.present(req)
+	if errors.Is(err, fault.NotFound) {
+		return s.readRemoved(req, stream, err)
+	}
 	if err != nil {
 		return err
 	}
@@ -38,15 +47,7 @@ func (s *Server) ReadLogs(
 	if err != nil {
 		return err
 	}
-	at := logs.Position{
-		UID:          id.Sandbox(req.GetUid()),
-		Container:    container,
-		Attempt:      req.GetAttempt(),
-		Stdout:       req.GetStream() != sandboxhostv1.LogStream_LOG_STREAM_STDERR,
-		Stderr:       req.GetStream() != sandboxhostv1.LogStream_LOG_STREAM_STDOUT,
-		StdoutOffset: req.GetStdoutOffset(),
-		StderrOffset: req.GetStderrOffset(),
-	}
+	at := positionOf(req, id.Sandbox(state.GetUid()), container)
 	mode := modeOf(req)
 	if req.GetPrevious() {
 		return s.readPrevious(stream, at, state.GetStatus().GetAttempt(), mode)
@@ -55,6 +56,19 @@ func (s *Server) ReadLogs(
 		return s.readAttempt(stream, at, state.GetStatus().GetAttempt(), mode)
 	}
 	return s.readNewest(stream, at, mode)
+}
+
+// positionOf is where a request begins.
+func positionOf(req *sandboxhostv1.ReadLogsRequest, uid id.Sandbox, container string) logs.Position {
+	return logs.Position{
+		UID:          uid,
+		Container:    container,
+		Attempt:      req.GetAttempt(),
+		Stdout:       req.GetStream() != sandboxhostv1.LogStream_LOG_STREAM_STDERR,
+		Stderr:       req.GetStream() != sandboxhostv1.LogStream_LOG_STREAM_STDOUT,
+		StdoutOffset: req.GetStdoutOffset(),
+		StderrOffset: req.GetStderrOffset(),
+	}
 }
 
 // modeOf is what a request says about how much is read.
@@ -88,7 +102,7 @@ func (s *Server) readPrevious(
 	if at.Attempt == 0 {
 		return fault.New(fault.NotFound, "sandbox %s: nothing is kept of an attempt of container %s before %d", at.UID, at.Container, current)
 	}
-	return s.logs.Read(stream.Context(), at, mode, sender(stream, at.Attempt))
+	return s.logs.Read(stream.Context(), at, mode, sender(stream, at))
 }
 
 // readAttempt reads one attempt that the caller has named.
@@ -101,7 +115,7 @@ func (s *Server) readAttempt(
 	}
 	for _, attempt := range kept {
 		if attempt == at.Attempt {
-			return s.logs.Read(stream.Context(), at, mode, sender(stream, at.Attempt))
+			return s.logs.Read(stream.Context(), at, mode, sender(stream, at))
 		}
 	}
 	if at.Attempt == current { // it has written nothing yet
@@ -112,7 +126,7 @@ func (s *Server) readAttempt(
 		if err != nil || first != at.Attempt { // it ended before it had a container
 			return err
 		}
-		return s.logs.Read(stream.Context(), at, mode, sender(stream, at.Attempt))
+		return s.logs.Read(stream.Context(), at, mode, sender(stream, at))
 	}
 	return fault.New(fault.NotFound, "sandbox %s: nothing is kept of attempt %d of container %s", at.UID, at.Attempt, at.Container)
 }
@@ -128,7 +142,7 @@ func (s *Server) readNewest(
 	}
 	if len(kept) > 0 {
 		at.Attempt = kept[len(kept)-1]
-		if err := s.logs.Read(stream.Context(), at, mode, sender(stream, at.Attempt)); err != nil || !mode.Follow {
+		if err := s.logs.Read(stream.Context(), at, mode, sender(stream, at)); err != nil || !mode.Follow {
 			return err
 		}
 	}
@@ -138,7 +152,7 @@ func (s *Server) readNewest(
 		if at.Attempt, err = s.await(stream.Context(), at, at.Attempt, removed); err != nil || at.Attempt == 0 {
 			return err
 		}
-		if err := s.logs.Read(stream.Context(), at, mode, sender(stream, at.Attempt)); err != nil {
+		if err := s.logs.Read(stream.Context(), at, mode, sender(stream, at)); err != nil {
 			return err
 		}
 	}
@@ -183,17 +197,20 @@ func endedBy(attempt uint64) func(*sandboxhostv1.SandboxState) bool {
 	}
 }
 
-// sender sends chunks of one attempt.
-func sender(stream grpc.ServerStreamingServer[sandboxhostv1.ReadLogsResponse], attempt uint64) func(logs.Chunk) error {
+// sender sends chunks of the attempt at a position.
+func sender(stream grpc.ServerStreamingServer[sandboxhostv1.ReadLogsResponse], at logs.Position) func(logs.Chunk) error {
 	return func(c logs.Chunk) error {
 		res := &sandboxhostv1.ReadLogsResponse{
-			Attempt: attempt,
+			Attempt: at.Attempt,
 			Stream:  sandboxhostv1.LogStream_LOG_STREAM_STDOUT,
 			Offset:  c.Offset,
 			Data:    c.Data,
 		}
 		if c.Stderr {
 			res.Stream = sandboxhostv1.LogStream_LOG_STREAM_STDERR
+		}
+		if len(c.Data) == 0 {
+			res.Container = at.Container
 		}
 		if !c.At.IsZero() {
 			res.ReadAt = timestamppb.New(c.At)

@@ -358,9 +358,26 @@ func TestServer_ListsLargeSpecs(t *testing.T) {
 	}
 }
 
+// wasGone, wasWeb and wasTwo are removed sandboxes.
+const wasGone, wasWeb, wasTwo = "01M8XA8B30K3HTSD5D5FV6N35S", "01M8XA8B30K3HTSD5D5FV6N35T", "01M8XA8B30K3HTSD5D5FV6N35Z"
+
 // fakeLogs has what each attempt wrote; with follow a read ends at once, as it
 // does for a container that has ended.
 type fakeLogs map[uint64]string
+
+func (f fakeLogs) Removed() ([]logs.Removed, error) {
+	return []logs.Removed{
+		{UID: wasWeb, Name: logs.Name{Manager: "local", Name: "web"}}, {UID: wasTwo, Name: logs.Name{Manager: "local", Name: "two"}},
+		{UID: wasGone, Name: logs.Name{Manager: "local", Name: "gone"}},
+	}, nil
+}
+
+func (f fakeLogs) Containers(uid id.Sandbox) ([]string, error) {
+	if uid == wasTwo {
+		return []string{"a", "b"}, nil
+	}
+	return []string{"main"}, nil
+}
 
 func (f fakeLogs) Attempts(id.Sandbox, string) ([]uint64, error) {
 	var kept []uint64
@@ -389,13 +406,27 @@ func TestServer_ReadLogs(t *testing.T) {
 		{"none before", &sandboxhostv1.ReadLogsRequest{Previous: true}, "", fault.NotFound},
 		{"no such container", &sandboxhostv1.ReadLogsRequest{Container: "x"}, "", fault.NotFound},
 		{"no such attempt", &sandboxhostv1.ReadLogsRequest{Attempt: 9}, "", fault.NotFound},
+		{"by name", &sandboxhostv1.ReadLogsRequest{Name: "web", Attempt: 1}, "first", 0},
+		{"removed", &sandboxhostv1.ReadLogsRequest{Uid: wasGone}, "second", 0},
+		{"removed, by name", &sandboxhostv1.ReadLogsRequest{Name: "gone", Container: "main", Attempt: 1}, "first", 0},
+		{"removed, resumed", &sandboxhostv1.ReadLogsRequest{Name: "gone", Attempt: 2, StdoutOffset: 3}, "ond", 0},
+		{"removed, followed", &sandboxhostv1.ReadLogsRequest{Name: "gone", Follow: true, Attempt: 2}, "second", 0},
+		{"removed, the attempt before", &sandboxhostv1.ReadLogsRequest{Name: "gone", Previous: true}, "first", 0},
+		{"removed, another of a name that is here", &sandboxhostv1.ReadLogsRequest{Uid: wasWeb}, "second", 0},
+		{"removed, no such container", &sandboxhostv1.ReadLogsRequest{Name: "gone", Container: "x"}, "", fault.NotFound},
+		{"removed, no such attempt", &sandboxhostv1.ReadLogsRequest{Name: "gone", Attempt: 3}, "", fault.NotFound},
+		{"removed, of several containers", &sandboxhostv1.ReadLogsRequest{Name: "two"}, "", fault.Invalid},
+		{"removed, one of several containers", &sandboxhostv1.ReadLogsRequest{Name: "two", Container: "b"}, "second", 0},
+		{"unknown name", &sandboxhostv1.ReadLogsRequest{Name: "never"}, "", fault.NotFound},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			inBubble(t, fakeLogs{1: "first", 2: "second"}, func(d *door) {
 				r := request("web")
 				d.ensure(r)
-				tt.req.Uid = r.GetUid()
+				if tt.req.Uid == "" && tt.req.Name == "" {
+					tt.req.Uid = r.GetUid()
+				}
 				stream, err := d.client.ReadLogs(d.t.Context(), tt.req)
 				if err != nil {
 					d.t.Fatal(err)
@@ -406,7 +437,7 @@ func TestServer_ReadLogs(t *testing.T) {
 					if res, err = stream.Recv(); err != nil {
 						break
 					}
-					if got += string(res.GetData()); tt.req.GetFollow() {
+					if got += string(res.GetData()); tt.req.GetFollow() && tt.req.GetUid() == r.GetUid() {
 						d.remove(r.GetUid())
 					}
 				}

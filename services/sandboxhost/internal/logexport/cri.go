@@ -52,12 +52,11 @@ type criKind struct {
 	export *Export
 }
 
-func (k *criKind) name() string            { return "cri" }
-func (k *criKind) most() int               { return criLine }
-func (k *criKind) farewell() time.Duration { return 0 }
-func (k *criKind) close() error            { return nil }
+func (k *criKind) name() string { return "cri" }
+func (k *criKind) most() int    { return criLine }
+func (k *criKind) close() error { return nil }
 func (k *criKind) open(a logs.Attempt) sink {
-	return &criSink{kind: k, of: a, note: filepath.Join(k.deps.Source.AttemptDir(a), "cri.json")}
+	return &criSink{kind: k, of: a, note: note{k.deps.Source, a, "cri.json"}}
 }
 
 // folder returns the folder of a sandbox, which is the same for ever: it is noted
@@ -195,7 +194,7 @@ func criFiles(dir string, attempt uint64) ([]string, error) {
 type criSink struct {
 	kind *criKind
 	of   logs.Attempt
-	note string
+	note note
 
 	path   string
 	file   *os.File
@@ -306,7 +305,7 @@ func (s *criSink) keep(done bool) error {
 	n := state{Done: done, Inode: s.inode, Length: s.size, Last: s.last}
 	n.set(s.inFile)
 	s.synced = true
-	return n.save(s.note)
+	return s.note.save(n)
 }
 
 // rotate puts a full file aside, removes the oldest, and begins another.

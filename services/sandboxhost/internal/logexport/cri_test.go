@@ -101,8 +101,11 @@ func TestCRI_HasWhatWasWritten(t *testing.T) {
 		}
 	}
 	stop()
+	must(t, p.store.Close())
+	p.open(1 << 30)
 	stop = run(t, p.cri(p.criDir(), 1<<30, 2)) // the next process finds nothing to do
-	must(t, p.store.Remove(w.of.UID))
+	must(t, p.store.Remove(w.of.UID, webName))
+	p.tend()
 	eventually(t, "it goes with the sandbox", func() (bool, string) {
 		left, err := os.ReadDir(p.criDir())
 		notes, errNotes := os.ReadDir(filepath.Join(p.dir, "notes"))

@@ -57,7 +57,7 @@ func parseCRI(line []byte) (stderr bool, n int64, at time.Time, ok bool) {
 
 // begin finds the files as whoever wrote them left them, and goes on behind.
 func (s *criSink) begin(ctx context.Context) (offsets, bool, error) {
-	noted, found, err := load(s.note)
+	noted, found, err := s.note.load()
 	if err != nil || noted.Done && s.kind.deps.Source.Ended(s.of) {
 		return noted.at(), noted.Done, err
 	}

@@ -29,19 +29,11 @@ var again = backoff.Policy{Initial: time.Second, Cap: 30 * time.Second, Stable: 
 
 // Source is what is exported: a *logs.Store.
 type Source interface {
-	List() ([]logs.Attempt, error)
+	ListAll() ([]logs.Attempt, error)
 	Ended(of logs.Attempt) bool
 	AttemptDir(of logs.Attempt) string
 	Read(ctx context.Context, at logs.Position, mode logs.Mode, emit func(logs.Chunk) error) error
 	Watch(w logs.Watcher)
-}
-
-// Name is what people call a sandbox.
-type Name struct {
-	// Manager of the sandbox: "cluster" or "local".
-	Manager string
-	// Name of it.
-	Name string
 }
 
 // Deps are what an export works with.
@@ -49,7 +41,7 @@ type Deps struct {
 	// Source has the output.
 	Source Source
 	// Name finds what a sandbox is called. fault.NotFound means that nobody knows it.
-	Name func(uid id.Sandbox) (Name, error)
+	Name func(uid id.Sandbox) (logs.Name, error)
 	// Log gets what could not be exported.
 	Log *slog.Logger
 }
@@ -90,9 +82,6 @@ type kind interface {
 	remove(of logs.Attempt) error
 	// sweep removes what was exported of sandboxes that are not in kept.
 	sweep(kept map[id.Sandbox]bool) error
-	// farewell is how long the end of a sandbox's output may take to be exported before
-	// it goes.
-	farewell() time.Duration
 	// close lets go of what all sinks have in common.
 	close() error
 }
@@ -108,6 +97,7 @@ type Export struct {
 
 	mu    sync.Mutex
 	ctx   context.Context //nolint:containedctx // it is that of Run; nil before and after
+	knows bool            // there is a task for all that is not exported yet
 	tasks map[logs.Attempt]*task
 	wg    sync.WaitGroup
 }
@@ -119,8 +109,12 @@ type task struct {
 	again  bool // more was opened while it came to its end
 }
 
+// newExport is told of what goes from now on, so that nothing goes before Run has looked
+// at it.
 func newExport(k kind, deps Deps) *Export {
-	return &Export{kind: k, deps: deps, tasks: map[logs.Attempt]*task{}}
+	e := &Export{kind: k, deps: deps, tasks: map[logs.Attempt]*task{}}
+	deps.Source.Watch(e)
+	return e
 }
 
 // Name of the kind of export: "cri" or "otlp".
@@ -140,8 +134,7 @@ func (e *Export) Run(ctx context.Context, ready func()) error {
 	e.mu.Lock()
 	e.ctx = ctx
 	e.mu.Unlock()
-	e.deps.Source.Watch(e)
-	all, err := e.deps.Source.List()
+	all, err := e.deps.Source.ListAll()
 	if err != nil {
 		return err
 	}
@@ -150,13 +143,16 @@ func (e *Export) Run(ctx context.Context, ready func()) error {
 		kept[a.UID] = true
 		e.Opened(a)
 	}
+	e.mu.Lock()
+	e.knows = true
+	e.mu.Unlock()
 	if err := e.kind.sweep(kept); err != nil {
 		e.deps.Log.Warn("old exports not removed", logging.Component(e.Name()), logging.Err(err))
 	}
 	ready()
 	<-ctx.Done()
 	e.mu.Lock()
-	e.ctx = nil
+	e.ctx, e.knows = nil, false
 	e.mu.Unlock()
 	stopped := make(chan struct{})
 	go func() { // ends with the tasks
@@ -202,6 +198,18 @@ func (e *Export) RemovingAll(uid id.Sandbox) {
 	e.remove(logs.Attempt{UID: uid}, func(a logs.Attempt) bool { return a.UID == uid })
 }
 
+// Busy is for package logs.
+func (e *Export) Busy(uid id.Sandbox) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for a := range e.tasks {
+		if a.UID == uid {
+			return true
+		}
+	}
+	return !e.knows
+}
+
 // cancelLimit bounds how long a removal waits for exports that were told to stop.
 const cancelLimit = 200 * time.Millisecond
 
@@ -216,13 +224,13 @@ func (e *Export) remove(what logs.Attempt, ours func(logs.Attempt) bool) {
 		}
 	}
 	e.mu.Unlock()
-	if d := e.kind.farewell(); d > 0 && what.Container == "" && !waitAll(tasks, d) {
-		e.deps.Log.Warn("export cut off", append(attrs(what, e.Name()), logging.Reason("the output goes before all of it was exported"))...)
+	if len(tasks) > 0 && what.Container == "" {
+		e.deps.Log.Warn("export cut off", append(attrs(what, e.Name()), logging.Reason("there is no room to keep its output until all of it was exported"))...)
 	}
 	for _, t := range tasks {
 		t.cancel()
 	}
-	waitAll(tasks, cancelLimit)
+	waitAll(tasks)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.ctx == nil {
@@ -238,17 +246,16 @@ func (e *Export) remove(what logs.Attempt, ours func(logs.Attempt) bool) {
 	})
 }
 
-func waitAll(tasks []*task, limit time.Duration) bool {
-	timer := time.NewTimer(limit)
+func waitAll(tasks []*task) {
+	timer := time.NewTimer(cancelLimit)
 	defer timer.Stop()
 	for _, t := range tasks {
 		select {
 		case <-t.done:
 		case <-timer.C:
-			return false
+			return
 		}
 	}
-	return true
 }
 
 // work exports one attempt to its end, however often that fails.

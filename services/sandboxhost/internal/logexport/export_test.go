@@ -37,14 +37,40 @@ type place struct {
 func newPlace(t *testing.T, size int64) *place {
 	t.Helper()
 	p := &place{t: t, dir: t.TempDir(), log: slog.New(slog.NewTextHandler(t.Output(), nil))}
-	p.store = logs.New(logs.Config{Dir: filepath.Join(p.dir, "logs"), Run: filepath.Join(p.dir, "run"), MaxSize: size}, logs.Deps{Log: p.log, FDs: nobody{}})
-	t.Cleanup(func() { _ = p.store.Close() })
+	p.open(size)
 	return p
 }
 
-func (p *place) deps() Deps {
-	return Deps{Source: p.store, Log: p.log, Name: func(id.Sandbox) (Name, error) { return Name{"local", "web"}, nil }}
+// open begins with the folders as the next process does.
+func (p *place) open(size int64) {
+	p.store = logs.New(logs.Config{
+		Dir: filepath.Join(p.dir, "logs"), Run: filepath.Join(p.dir, "run"), MaxSize: size, KeepAttempts: 5,
+		Removed: filepath.Join(p.dir, "removed"), MaxRemoved: 1 << 30,
+	}, logs.Deps{Log: p.log, FDs: nobody{}})
+	p.t.Cleanup(func() { _ = p.store.Close() })
 }
+
+// tend has what is kept of removed sandboxes removed when its time is over, which it is
+// at once.
+func (p *place) tend() {
+	ctx, cancel := context.WithCancel(p.t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		p.store.Tend(ctx)
+	}()
+	p.t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+}
+
+func (p *place) deps() Deps {
+	return Deps{Source: p.store, Log: p.log, Name: func(id.Sandbox) (logs.Name, error) { return webName, nil }}
+}
+
+// webName is what all sandboxes are called.
+var webName = logs.Name{Manager: "local", Name: "web"}
 
 // workload is a container with its two outputs.
 type workload struct {

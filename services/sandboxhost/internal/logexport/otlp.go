@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -79,11 +78,10 @@ type otlpKind struct {
 
 func (k *otlpKind) name() string                    { return "otlp" }
 func (k *otlpKind) most() int                       { return otlpLine }
-func (k *otlpKind) farewell() time.Duration         { return logs.DrainLimit }
 func (k *otlpKind) remove(logs.Attempt) error       { return nil } // its note goes with the output
 func (k *otlpKind) sweep(map[id.Sandbox]bool) error { return nil }
 func (k *otlpKind) open(a logs.Attempt) sink {
-	return &otlpSink{kind: k, of: a, note: filepath.Join(k.deps.Source.AttemptDir(a), "otlp.json")}
+	return &otlpSink{kind: k, of: a, note: note{k.deps.Source, a, "otlp.json"}}
 }
 
 // otlpSink sends the records of one attempt.
@@ -93,9 +91,9 @@ func (k *otlpKind) open(a logs.Attempt) sink {
 type otlpSink struct {
 	kind *otlpKind
 	of   logs.Attempt
-	note string
+	note note
 
-	name  Name
+	name  logs.Name
 	at    offsets // how far batch goes
 	batch []*logsv1.LogRecord
 	size  int
@@ -103,7 +101,7 @@ type otlpSink struct {
 }
 
 func (s *otlpSink) begin(context.Context) (offsets, bool, error) {
-	noted, _, err := load(s.note)
+	noted, _, err := s.note.load()
 	if err != nil || noted.Done && s.kind.deps.Source.Ended(s.of) {
 		return noted.at(), noted.Done, err
 	}
@@ -156,7 +154,7 @@ func (s *otlpSink) send(ctx context.Context, done bool) error {
 	}
 	n := state{Done: done}
 	n.set(s.at)
-	err := n.save(s.note)
+	err := s.note.save(n)
 	if err != nil && s.noted { // it only has an effect if we are killed: records are sent again then
 		s.kind.deps.Log.Warn("offset of an export not kept", append(attrs(s.of, s.kind.name()), logging.Err(err))...)
 	}

@@ -220,7 +220,46 @@ func TestOTLP_SendsTheEndBeforeItGoes(t *testing.T) {
 	eventually(t, "the first line came", func() (bool, string) { return len(c.came()) == 1, sprint(c.came()) })
 	w.write(0, "last\n") // while the next batch is gathered
 	w.end()
-	must(t, p.store.Remove(w.of.UID))
+	must(t, p.store.Remove(w.of.UID, webName))
+	p.tend()
+	eventually(t, "nothing is kept", func() (bool, string) {
+		all, err := p.store.ListAll()
+		return err == nil && len(all) == 0, sprint(all, err)
+	})
+	if got, _ := byOffset(t, c.came()); got[0] != "first\nlast\n" {
+		t.Errorf("came %q", got[0])
+	}
+	stop()
+}
+
+// A collector that is away when a sandbox is removed, and an end of this process, cost
+// nothing: what it wrote stays until all of it was sent.
+func TestOTLP_GoesOnBehindTheRemoval(t *testing.T) {
+	p := newPlace(t, 16<<20)
+	c := &collector{}
+	stopCollector := c.serve(t, "127.0.0.1:0")
+	stop := run(t, p.otlp(c))
+	p.tend()
+	w := p.workload(1)
+	w.write(0, "first\n")
+	eventually(t, "the first line came", func() (bool, string) { return len(c.came()) == 1, sprint(c.came()) })
+	stopCollector()
+	w.write(0, "last\n")
+	w.end()
+	must(t, p.store.Remove(w.of.UID, webName))
+	stop()
+	must(t, p.store.Close())
+	p.open(16 << 20)
+	stop = run(t, p.otlp(c))
+	p.tend()
+	if all, err := p.store.ListAll(); err != nil || len(all) != 1 {
+		t.Errorf("kept are %v, %v, want what was not sent", all, err)
+	}
+	c.serve(t, c.address)
+	eventually(t, "nothing is kept", func() (bool, string) {
+		all, err := p.store.ListAll()
+		return err == nil && len(all) == 0, sprint(all, err)
+	})
 	if got, _ := byOffset(t, c.came()); got[0] != "first\nlast\n" {
 		t.Errorf("came %q", got[0])
 	}

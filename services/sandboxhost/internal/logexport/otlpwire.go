@@ -41,7 +41,7 @@ const (
 )
 
 // request is a batch of one attempt.
-func (k *otlpKind) request(a logs.Attempt, name Name, batch []*logsv1.LogRecord) *collectorv1.ExportLogsServiceRequest {
+func (k *otlpKind) request(a logs.Attempt, name logs.Name, batch []*logsv1.LogRecord) *collectorv1.ExportLogsServiceRequest {
 	return &collectorv1.ExportLogsServiceRequest{ResourceLogs: []*logsv1.ResourceLogs{{
 		Resource: &resourcev1.Resource{Attributes: []*commonv1.KeyValue{
 			text(keyService, name.Name), text(keyNamespace, name.Manager), text(keyInstance, string(a.UID)), text(keyHost, k.cfg.Node),

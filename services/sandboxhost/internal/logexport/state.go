@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"time"
 
 	"staddle.internal/kit/wholefile"
+	"staddle.internal/services/sandboxhost/internal/logs"
 )
 
 // state is how far an export of one attempt came, as a file beside the segments.
@@ -29,9 +31,34 @@ func (s state) at() offsets { return offsets{s.Stdout, s.Stderr} }
 
 func (s *state) set(at offsets) { s.Stdout, s.Stderr = at[0], at[1] }
 
+// note is where the state of one attempt is kept. It goes with the output, wherever that
+// is by now.
+type note struct {
+	source Source
+	of     logs.Attempt
+	file   string
+}
+
+// in calls f with the path of the file, again if it was moved meanwhile.
+func (n note) in(f func(path string) error) error {
+	for {
+		dir := n.source.AttemptDir(n.of)
+		err := f(filepath.Join(dir, n.file))
+		if !errors.Is(err, os.ErrNotExist) || dir == n.source.AttemptDir(n.of) {
+			return err
+		}
+	}
+}
+
 // load reads a state, and says whether there is one.
-func load(path string) (state, bool, error) {
-	raw, err := os.ReadFile(path)
+func (n note) load() (state, bool, error) {
+	var raw []byte
+	var path string
+	err := n.in(func(at string) (err error) {
+		path = at
+		raw, err = os.ReadFile(path)
+		return err
+	})
 	if errors.Is(err, os.ErrNotExist) {
 		return state{}, false, nil
 	}
@@ -45,6 +72,8 @@ func load(path string) (state, bool, error) {
 	return s, true, nil
 }
 
-func (s state) save(path string) error {
-	return wholefile.Replace(path, 0o600, func(f *os.File) error { return json.NewEncoder(f).Encode(s) })
+func (n note) save(s state) error {
+	return n.in(func(path string) error {
+		return wholefile.Replace(path, 0o600, func(f *os.File) error { return json.NewEncoder(f).Encode(s) })
+	})
 }

@@ -17,15 +17,15 @@ import (
 	"staddle.internal/services/sandboxhost/internal/namespace"
 )
 
-// keptAttempts is of how many attempts of one container output is kept.
-const keptAttempts = 5
-
 // Adopt goes on with every stream that the process before left open: from the
 // read end that was kept, else from the FIFO if it is still there; else it is
 // closed. fresh says whether a container was made and not started, so that its
 // shim may not have opened its ends yet. It must be called once, after New.
 func (s *Store) Adopt(ctx context.Context, fresh func(uid id.Sandbox, container string, attempt uint64) bool) error {
 	kept := s.fds.Take(storedPrefix)
+	if _, err := s.allRemoved(); err != nil {
+		return err
+	}
 	open, err := s.openStreams()
 	if err != nil {
 		return err
@@ -139,7 +139,7 @@ func (s *Store) keptStreams() ([]key, error) {
 	return open, nil
 }
 
-// Sandboxes lists those of which output is kept.
+// Sandboxes lists those that are here, or were not removed whole, of which output is kept.
 func (s *Store) Sandboxes() ([]id.Sandbox, error) { return namespace.List(s.cfg.Dir) }
 
 // prune removes the output of attempts long before this one, so that a workload
@@ -150,7 +150,7 @@ func (s *Store) prune(uid id.Sandbox, container string, attempt uint64) error {
 		return err
 	}
 	for i, old := range attempts {
-		if old >= attempt || len(attempts)-i < keptAttempts {
+		if old >= attempt || len(attempts)-i < s.cfg.KeepAttempts {
 			continue
 		}
 		pair := s.pair(uid, container, old)
@@ -162,12 +162,7 @@ func (s *Store) prune(uid id.Sandbox, container string, attempt uint64) error {
 		if err := os.RemoveAll(s.AttemptDir(of)); err != nil {
 			return fmt.Errorf("remove old output of sandbox %s: %w", uid, err)
 		}
-		s.mu.Lock()
-		delete(s.streams, pair[0].key)
-		delete(s.streams, pair[1].key)
-		s.mu.Unlock()
-		pair[0].remove()
-		pair[1].remove()
+		s.drop(pair[:])
 	}
 	return nil
 }

@@ -83,7 +83,7 @@ func shares(lengths []int64, most int64) []int64 {
 
 // knownEnd is the end of what the cursor may read now.
 func (c *cursor) knownEnd() (int64, error) {
-	end, err := endOf(c.st.dir)
+	end, err := c.st.keptEnd()
 	return min(end, c.limit, c.st.visible()), err
 }
 
@@ -91,7 +91,7 @@ func (c *cursor) knownEnd() (int64, error) {
 // of an entry of the index have come within indexLate after it. What has no entry
 // is not left out.
 func (c *cursor) skipTo(since time.Time, end int64) error {
-	starts, err := segments(c.st.dir)
+	starts, err := c.st.segments()
 	if err != nil {
 		return err
 	}
@@ -227,7 +227,7 @@ func skipToTail(ctx context.Context, cursors []*cursor, most int) error {
 		if err != nil {
 			return err
 		}
-		starts, err := segments(c.st.dir)
+		starts, err := c.st.segments()
 		if err != nil {
 			return err
 		}

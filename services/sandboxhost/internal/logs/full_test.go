@@ -33,7 +33,7 @@ func fullDisk(t *testing.T, kib string) string {
 // opened is a writer on a stream, and the ends of a pipe to it.
 func opened(t *testing.T, log *slog.Logger, dir string, size int64) (w *writer, from, to *os.File) {
 	t.Helper()
-	s := New(Config{Dir: dir, Run: t.TempDir(), MaxSize: size}, Deps{Log: log, FDs: forgetful{}})
+	s := New(Config{Dir: dir, Run: t.TempDir(), MaxSize: size, KeepAttempts: 5}, Deps{Log: log, FDs: forgetful{}})
 	st := s.stream(key{uid: id.NewSandbox(), container: "web", attempt: 1})
 	if err := os.MkdirAll(st.dir, 0o700); err != nil {
 		t.Fatal(err)

@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 // opens the pipes of the sandbox that it is told of if there are none, and says
 // on its standard output when it is ready.
 func drainUntilKilled(dir string) int {
-	s := New(Config{Dir: filepath.Join(dir, "logs"), Run: filepath.Join(dir, "run"), MaxSize: 1 << 30},
+	s := New(Config{Dir: filepath.Join(dir, "logs"), Run: filepath.Join(dir, "run"), MaxSize: 1 << 30, KeepAttempts: 5},
 		Deps{Log: slog.New(slog.NewTextHandler(os.Stderr, nil)), FDs: fdstore.Inherited()})
 	fail := func(err error) int {
 		fmt.Fprintln(os.Stderr, err)
@@ -92,7 +92,7 @@ func testKill(t *testing.T) {
 
 	uid := id.NewSandbox()
 	p := startDrain(t, dir, keeper, uid)
-	view := New(Config{Dir: filepath.Join(dir, "logs"), Run: filepath.Join(dir, "run"), MaxSize: 1 << 30},
+	view := New(Config{Dir: filepath.Join(dir, "logs"), Run: filepath.Join(dir, "run"), MaxSize: 1 << 30, KeepAttempts: 5},
 		Deps{Log: slog.New(slog.DiscardHandler), FDs: forgetful{}})
 	out := writeEnd(t, view.fifo(key{uid, "web", 1, false}))
 	errs := writeEnd(t, view.fifo(key{uid, "web", 1, true}))
@@ -186,7 +186,7 @@ func (p *drain) kill(t *testing.T, after time.Duration) {
 // read waits until the stream is closed or as long as it should be, and reads it.
 func (p *drain) read(t *testing.T, view *Store, uid id.Sandbox, size int) []byte {
 	t.Helper()
-	marker := filepath.Join(view.dir(key{uid, "web", 1, false}), closedMarker)
+	marker := filepath.Join(key{uid, "web", 1, false}.below(view.Dir(uid)), closedMarker)
 	limit := time.NewTimer(waitLimit)
 	defer limit.Stop()
 	tick := time.NewTicker(5 * time.Millisecond)

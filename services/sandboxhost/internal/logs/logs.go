@@ -73,6 +73,14 @@ type Config struct {
 	Run string
 	// MaxSize of one stream in bytes; the oldest segments go beyond it.
 	MaxSize int64
+	// KeepAttempts is of how many attempts of one container output is kept.
+	KeepAttempts int
+	// Removed holds the output of removed sandboxes, on the filesystem of Dir.
+	Removed string
+	// KeepRemoved is for how long that is kept. 0 means not: it goes once all of it was exported.
+	KeepRemoved time.Duration
+	// MaxRemoved bounds the bytes of it; what was removed first goes beyond it.
+	MaxRemoved int64
 }
 
 // Deps are what the store works with.
@@ -104,6 +112,11 @@ type Store struct {
 	streams  map[key]*stream
 	watchers []Watcher
 	wg       sync.WaitGroup // one per drain
+
+	place   sync.RWMutex           // held while output changes its place. Behind mu
+	removed map[id.Sandbox]Removed // nil until they were looked for
+	giving  sync.Mutex             // one gives up what is kept of removed sandboxes. Before mu
+	nudge   chan struct{}          // more is kept of removed sandboxes
 }
 
 // key names one stream.
@@ -132,7 +145,7 @@ const storedPrefix = "log-"
 func New(cfg Config, deps Deps) *Store {
 	return &Store{
 		cfg: cfg, segment: max(minSegment, min(maxSegment, cfg.MaxSize/parts)),
-		log: deps.Log, fds: deps.FDs, streams: map[key]*stream{},
+		log: deps.Log, fds: deps.FDs, streams: map[key]*stream{}, nudge: make(chan struct{}, 1),
 	}
 }
 
@@ -155,11 +168,12 @@ func (s *Store) pair(uid id.Sandbox, container string, attempt uint64) [2]*strea
 	}
 }
 
-// Dir is where the output of a sandbox is kept.
+// Dir is where the output of a sandbox that is here is kept.
 func (s *Store) Dir(uid id.Sandbox) string { return filepath.Join(s.cfg.Dir, uid.Lower()) }
 
-func (s *Store) dir(k key) string {
-	return filepath.Join(s.Dir(k.uid), k.container, strconv.FormatUint(k.attempt, 10), k.name())
+// below is the folder of a stream in that of its sandbox.
+func (k key) below(dir string) string {
+	return filepath.Join(dir, k.container, strconv.FormatUint(k.attempt, 10), k.name())
 }
 
 // fifoFolder is where the FIFOs of a sandbox are, in its own folder.
@@ -174,7 +188,7 @@ func (s *Store) fifo(k key) string {
 
 // Kept says whether anything that a sandbox wrote is kept.
 func (s *Store) Kept(uid id.Sandbox) (bool, error) {
-	_, err := os.Stat(filepath.Join(s.cfg.Dir, uid.Lower()))
+	_, err := os.Stat(s.Dir(uid))
 	if errors.Is(err, os.ErrNotExist) {
 		return false, nil
 	}
@@ -184,35 +198,46 @@ func (s *Store) Kept(uid id.Sandbox) (bool, error) {
 	return true, nil
 }
 
-// Remove removes all that a sandbox wrote. Its readers come to an end. Safe to
-// repeat. Containers must be gone, else fault.Conflict.
-func (s *Store) Remove(uid id.Sandbox) error {
+// Remove puts aside all that a sandbox wrote, under the name that it had: Tend removes
+// it when its time has come. Its readers go on to what was written last. Safe to repeat.
+// Containers must be gone, else fault.Conflict.
+func (s *Store) Remove(uid id.Sandbox, name Name) error {
+	ours := s.of(uid)
+	for _, st := range ours {
+		if st.draining() {
+			return fault.New(fault.Conflict, "remove logs of sandbox %s: container %s still writes", uid, st.key.container)
+		}
+	}
+	if err := s.putAside(uid, name); err != nil {
+		return fmt.Errorf("remove logs of sandbox %s: %w", uid, err)
+	}
+	s.drop(ours)
+	return nil
+}
+
+// drop forgets streams that nobody writes to any more.
+func (s *Store) drop(gone []*stream) {
 	s.mu.Lock()
+	for _, st := range gone {
+		delete(s.streams, st.key)
+	}
+	s.mu.Unlock()
+	for _, st := range gone {
+		st.remove()
+	}
+}
+
+// of lists the streams of a sandbox.
+func (s *Store) of(uid id.Sandbox) []*stream {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	var ours []*stream
 	for k, st := range s.streams {
 		if k.uid == uid {
 			ours = append(ours, st)
 		}
 	}
-	s.mu.Unlock()
-	for _, st := range ours {
-		if st.draining() {
-			return fault.New(fault.Conflict, "remove logs of sandbox %s: container %s still writes", uid, st.key.container)
-		}
-	}
-	s.tell(func(w Watcher) { w.RemovingAll(uid) })
-	if err := os.RemoveAll(s.Dir(uid)); err != nil {
-		return fmt.Errorf("remove logs of sandbox %s: %w", uid, err)
-	}
-	s.mu.Lock()
-	for _, st := range ours {
-		delete(s.streams, st.key)
-	}
-	s.mu.Unlock()
-	for _, st := range ours {
-		st.remove()
-	}
-	return nil
+	return ours
 }
 
 // Close stops all drains without ending the streams: the next process goes on

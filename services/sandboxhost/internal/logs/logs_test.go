@@ -86,7 +86,7 @@ func dup(f *os.File) (*os.File, error) {
 
 func newStore(t *testing.T, dir string, fds Keeper, size int64) *Store {
 	t.Helper()
-	s := New(Config{Dir: filepath.Join(dir, "logs"), Run: filepath.Join(dir, "run"), MaxSize: size},
+	s := New(Config{Dir: filepath.Join(dir, "logs"), Run: filepath.Join(dir, "run"), MaxSize: size, KeepAttempts: 5, Removed: filepath.Join(dir, "removed"), KeepRemoved: time.Hour, MaxRemoved: 1 << 30},
 		Deps{Log: slog.New(slog.NewTextHandler(t.Output(), nil)), FDs: fds})
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {
@@ -195,11 +195,11 @@ func TestStore_KeepsWhatWasWritten(t *testing.T) {
 	if fifos, _ := filepath.Glob(filepath.Join(s.cfg.Run, uid.Lower(), "io", "*")); len(fifos) != 0 {
 		t.Errorf("fifos left: %v", fifos)
 	}
-	if err := s.Remove(uid); err != nil {
+	if err := s.Remove(uid, Name{"local", "web"}); err != nil {
 		t.Error(err)
 	}
-	if err := s.Read(t.Context(), at, Mode{Follow: true, Tail: -1}, nil); !errors.Is(err, fault.NotFound) {
-		t.Errorf("after the removal got %v, want not found", err)
+	if err := s.Read(t.Context(), Position{UID: id.NewSandbox(), Container: "web", Attempt: 1}, Mode{Tail: -1}, nil); !errors.Is(err, fault.NotFound) {
+		t.Errorf("of another sandbox got %v, want not found", err)
 	}
 }
 
@@ -332,8 +332,8 @@ func TestStore_PrunesOldAttempts(t *testing.T) {
 		}
 	}
 	got, err := s.Attempts(uid, "web")
-	if err != nil || len(got) != keptAttempts || got[len(got)-1] != 10 {
-		t.Errorf("got attempts %v, %v, want the last %d", got, err, keptAttempts)
+	if err != nil || len(got) != 5 || got[len(got)-1] != 10 {
+		t.Errorf("got attempts %v, %v, want the last %d", got, err, 5)
 	}
 }
 

@@ -27,7 +27,7 @@ func (p *Pipes) Release() error {
 // from them. Both read ends are with the Keeper when it returns. What an earlier
 // try left is replaced; its bytes stay.
 func (s *Store) Open(uid id.Sandbox, container string, attempt uint64) (*Pipes, error) {
-	if err := s.prune(uid, container, attempt); err != nil {
+	if err := errors.Join(s.comesAgain(uid), s.prune(uid, container, attempt)); err != nil {
 		return nil, err
 	}
 	pair := s.pair(uid, container, attempt)

@@ -26,7 +26,11 @@ const MaxChunk = 32<<10 - 512
 // Attempts lists the attempts of a container of which output is kept, ascending.
 // None is an answer, no error.
 func (s *Store) Attempts(uid id.Sandbox, container string) ([]uint64, error) {
-	entries, err := os.ReadDir(filepath.Join(s.cfg.Dir, uid.Lower(), container))
+	var entries []os.DirEntry
+	err := s.within(uid, func(dir string) (err error) {
+		entries, err = os.ReadDir(filepath.Join(dir, container))
+		return err
+	})
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
 	}
@@ -69,7 +73,11 @@ func (m Mode) partial() bool { return !m.Since.IsZero() || m.Tail >= 0 }
 // says where it begins. An error of emit ends it and is returned. It returns
 // fault.NotFound if nothing is kept of that attempt.
 func (s *Store) Read(ctx context.Context, at Position, mode Mode, emit func(Chunk) error) error {
-	if _, err := os.Stat(filepath.Join(s.cfg.Dir, at.UID.Lower(), at.Container, strconv.FormatUint(at.Attempt, 10))); err != nil {
+	err := s.within(at.UID, func(dir string) error {
+		_, err := os.Stat(filepath.Join(dir, at.Container, strconv.FormatUint(at.Attempt, 10)))
+		return err
+	})
+	if err != nil {
 		return fault.New(fault.NotFound, "read logs of sandbox %s: no output of container %s in attempt %d is kept", at.UID, at.Container, at.Attempt)
 	}
 	pair := s.pair(at.UID, at.Container, at.Attempt)
@@ -80,7 +88,7 @@ func (s *Store) Read(ctx context.Context, at Position, mode Mode, emit func(Chun
 	if at.Stderr {
 		cursors = append(cursors, &cursor{st: pair[1], offset: at.StderrOffset, limit: math.MaxInt64})
 	}
-	err := readCursors(ctx, cursors, mode, emit)
+	err = readCursors(ctx, cursors, mode, emit)
 	for _, c := range cursors {
 		err = errors.Join(err, c.close())
 	}
@@ -94,7 +102,7 @@ func readCursors(ctx context.Context, cursors []*cursor, mode Mode, emit func(Ch
 			continue
 		}
 		var err error // a workload that never rests would be followed for ever
-		if c.limit, err = endOf(c.st.dir); err != nil {
+		if c.limit, err = c.st.keptEnd(); err != nil {
 			return err
 		}
 	}
@@ -229,7 +237,7 @@ func (c *cursor) fill() (bool, error) {
 
 // openAt opens the segment with the wanted offset, or the next one behind it.
 func (c *cursor) openAt() (bool, error) {
-	starts, err := segments(c.st.dir)
+	starts, err := c.st.segments()
 	if err != nil || len(starts) == 0 {
 		return false, err
 	}
@@ -253,7 +261,7 @@ func (c *cursor) openFirst(starts []int64) (bool, error) {
 
 // toNext goes to the segment behind the open one, if there is one.
 func (c *cursor) toNext() (bool, error) {
-	starts, err := segments(c.st.dir)
+	starts, err := c.st.segments()
 	if err != nil {
 		return false, err
 	}
@@ -273,16 +281,23 @@ func (c *cursor) toNext() (bool, error) {
 }
 
 func (c *cursor) open(start int64) (bool, error) {
-	file, err := os.Open(segmentPath(c.st.dir, start))
-	if errors.Is(err, os.ErrNotExist) {
+	var file, index *os.File
+	err := c.st.look(func(dir string) (err error) {
+		if file, err = os.Open(segmentPath(dir, start)); err != nil {
+			return err
+		}
+		index, err = os.Open(indexPath(dir, start))
+		return err
+	})
+	if errors.Is(err, os.ErrNotExist) && file == nil {
 		return false, nil // dropped meanwhile
 	}
-	if err != nil {
-		return false, fmt.Errorf("read log of sandbox %s: %w", c.st.key.uid, err)
-	}
-	index, err := os.Open(indexPath(c.st.dir, start))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return false, errors.Join(fmt.Errorf("read log index of sandbox %s: %w", c.st.key.uid, err), file.Close())
+		err = fmt.Errorf("read log of sandbox %s: %w", c.st.key.uid, err)
+		if file != nil {
+			err = errors.Join(err, file.Close())
+		}
+		return false, err
 	}
 	c.file, c.index, c.start = file, index, start
 	c.offset = max(c.offset, start)

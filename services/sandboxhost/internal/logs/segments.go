@@ -67,3 +67,27 @@ func removeSegment(dir string, start int64) error {
 	}
 	return errors.Join(errs...)
 }
+
+// look calls f with the folder that the stream is in by now, and which keeps its place
+// meanwhile.
+func (st *stream) look(f func(dir string) error) error {
+	return st.store.within(st.key.uid, func(dir string) error { return f(st.key.below(dir)) })
+}
+
+// segments lists the starts of its segments, ascending.
+func (st *stream) segments() (starts []int64, err error) {
+	err = st.look(func(dir string) error {
+		starts, err = segments(dir)
+		return err
+	})
+	return starts, err
+}
+
+// keptEnd is the offset behind its last byte that is kept.
+func (st *stream) keptEnd() (end int64, err error) {
+	err = st.look(func(dir string) error {
+		end, err = endOf(dir)
+		return err
+	})
+	return end, err
+}

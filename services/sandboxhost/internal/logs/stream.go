@@ -25,7 +25,7 @@ const pipeSize = 1 << 20
 type stream struct {
 	key   key
 	store *Store
-	dir   string
+	dir   string // of the writer; readers look where it is by now
 	fifo  string
 
 	mu    sync.Mutex // guards what follows
@@ -40,9 +40,9 @@ type stream struct {
 }
 
 func newStream(k key, s *Store) *stream {
-	st := &stream{key: k, store: s, dir: s.dir(k), fifo: s.fifo(k), wake: make(chan struct{}), shown: math.MaxInt64}
+	st := &stream{key: k, store: s, dir: k.below(s.Dir(k.uid)), fifo: s.fifo(k), wake: make(chan struct{}), shown: math.MaxInt64}
 	_, err := os.Stat(filepath.Join(st.dir, closedMarker))
-	st.ended = err == nil
+	st.ended = err == nil || s.isRemoved(k.uid)
 	return st
 }
 

@@ -263,11 +263,14 @@ func (w *writer) closeSegment() error {
 
 func (w *writer) close() error { return w.closeSegment() }
 
-// makeRoom drops the oldest segment if the disk is full and there is another one
-// than the open one.
+// makeRoom gives up what is kept of a removed sandbox if the disk is full, or else drops
+// the oldest segment if there is another one than the open one.
 func (w *writer) makeRoom(err error) bool {
-	if !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EDQUOT) {
+	if !isFull(err) {
 		return false
+	}
+	if w.st.store.GiveUp() {
+		return true
 	}
 	closed := len(w.starts)
 	if w.file != nil {
@@ -282,6 +285,8 @@ func (w *writer) makeRoom(err error) bool {
 	}
 	return true
 }
+
+func isFull(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
 
 func (w *writer) dropOldest() error {
 	oldest := w.starts[0]

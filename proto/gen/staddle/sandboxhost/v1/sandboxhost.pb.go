@@ -965,7 +965,7 @@ func (*WatchSandboxesResponse_Synced) isWatchSandboxesResponse_Event() {}
 // ReadLogsRequest asks for the output of one container.
 type ReadLogsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Uid of the sandbox.
+	// Uid of the sandbox. Empty if name is set.
 	Uid string `protobuf:"bytes,1,opt,name=uid,proto3" json:"uid,omitempty"`
 	// Name of the container. May be empty when the sandbox has only one.
 	Container string `protobuf:"bytes,2,opt,name=container,proto3" json:"container,omitempty"`
@@ -992,7 +992,10 @@ type ReadLogsRequest struct {
 	Timed bool `protobuf:"varint,10,opt,name=timed,proto3" json:"timed,omitempty"`
 	// The newest attempt before the present one of which output is kept. Not together
 	// with attempt or follow.
-	Previous      bool `protobuf:"varint,11,opt,name=previous,proto3" json:"previous,omitempty"`
+	Previous bool `protobuf:"varint,11,opt,name=previous,proto3" json:"previous,omitempty"`
+	// Instead of uid: the name of a sandbox that is here, or else of the one that was removed
+	// last of those of that name of which output is kept.
+	Name          string `protobuf:"bytes,12,opt,name=name,proto3" json:"name,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1104,6 +1107,13 @@ func (x *ReadLogsRequest) GetPrevious() bool {
 	return false
 }
 
+func (x *ReadLogsRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
 // ReadLogsResponse is a chunk of output.
 type ReadLogsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1118,7 +1128,9 @@ type ReadLogsResponse struct {
 	// tail_lines begin.
 	Data []byte `protobuf:"bytes,4,opt,name=data,proto3" json:"data,omitempty"`
 	// When its first byte was read, by the node's wall clock. Unset if unknown.
-	ReadAt        *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=read_at,json=readAt,proto3" json:"read_at,omitempty"`
+	ReadAt *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=read_at,json=readAt,proto3" json:"read_at,omitempty"`
+	// Name of the container that wrote it. Only where there is no data.
+	Container     string `protobuf:"bytes,6,opt,name=container,proto3" json:"container,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1186,6 +1198,13 @@ func (x *ReadLogsResponse) GetReadAt() *timestamppb.Timestamp {
 		return x.ReadAt
 	}
 	return nil
+}
+
+func (x *ReadLogsResponse) GetContainer() string {
+	if x != nil {
+		return x.Container
+	}
+	return ""
 }
 
 var File_staddle_sandboxhost_v1_sandboxhost_proto protoreflect.FileDescriptor
@@ -1258,9 +1277,9 @@ const file_staddle_sandboxhost_v1_sandboxhost_proto_rawDesc = "" +
 	"\achanged\x18\x01 \x01(\v2$.staddle.sandboxhost.v1.SandboxStateH\x00R\achanged\x12D\n" +
 	"\tforgotten\x18\x02 \x01(\v2$.staddle.sandboxhost.v1.SandboxStateH\x00R\tforgotten\x12\x18\n" +
 	"\x06synced\x18\x03 \x01(\bH\x00R\x06syncedB\a\n" +
-	"\x05event\"\x81\x05\n" +
-	"\x0fReadLogsRequest\x121\n" +
-	"\x03uid\x18\x01 \x01(\tB\x1f\xbaH\x1cr\x1a2\x18^[0-9A-HJKMNP-TV-Z]{26}$R\x03uid\x12%\n" +
+	"\x05event\"\x94\x06\n" +
+	"\x0fReadLogsRequest\x124\n" +
+	"\x03uid\x18\x01 \x01(\tB\"\xbaH\x1f\xd8\x01\x01r\x1a2\x18^[0-9A-HJKMNP-TV-Z]{26}$R\x03uid\x12%\n" +
 	"\tcontainer\x18\x02 \x01(\tB\a\xbaH\x04r\x02\x18 R\tcontainer\x12\x18\n" +
 	"\aattempt\x18\x03 \x01(\x04R\aattempt\x12C\n" +
 	"\x06stream\x18\x04 \x01(\x0e2!.staddle.sandboxhost.v1.LogStreamB\b\xbaH\x05\x82\x01\x02\x10\x01R\x06stream\x12\x16\n" +
@@ -1272,15 +1291,18 @@ const file_staddle_sandboxhost_v1_sandboxhost_proto_rawDesc = "" +
 	"tail_lines\x18\t \x01(\rB\t\xbaH\x06*\x04\x18\xa0\x8d\x06H\x00R\ttailLines\x88\x01\x01\x12\x14\n" +
 	"\x05timed\x18\n" +
 	" \x01(\bR\x05timed\x12\x1a\n" +
-	"\bprevious\x18\v \x01(\bR\bprevious:\x9e\x01\xbaH\x9a\x01\x1a\x97\x01\n" +
+	"\bprevious\x18\v \x01(\bR\bprevious\x12\x1b\n" +
+	"\x04name\x18\f \x01(\tB\a\xbaH\x04r\x02\x18?R\x04name:\x91\x02\xbaH\x8d\x02\x1aq\n" +
+	"\x0fread_logs.which\x127name the sandbox by its uid or by its name, not by both\x1a%(this.uid == '') != (this.name == '')\x1a\x97\x01\n" +
 	"\x12read_logs.previous\x12Iprevious is an attempt that has ended: neither name another nor follow it\x1a6!this.previous || (this.attempt == 0u && !this.follow)B\r\n" +
-	"\v_tail_lines\"\xc8\x01\n" +
+	"\v_tail_lines\"\xe6\x01\n" +
 	"\x10ReadLogsResponse\x12\x18\n" +
 	"\aattempt\x18\x01 \x01(\x04R\aattempt\x129\n" +
 	"\x06stream\x18\x02 \x01(\x0e2!.staddle.sandboxhost.v1.LogStreamR\x06stream\x12\x16\n" +
 	"\x06offset\x18\x03 \x01(\x03R\x06offset\x12\x12\n" +
 	"\x04data\x18\x04 \x01(\fR\x04data\x123\n" +
-	"\aread_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x06readAt*U\n" +
+	"\aread_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x06readAt\x12\x1c\n" +
+	"\tcontainer\x18\x06 \x01(\tR\tcontainer*U\n" +
 	"\tLogStream\x12\x1a\n" +
 	"\x16LOG_STREAM_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11LOG_STREAM_STDOUT\x10\x01\x12\x15\n" +

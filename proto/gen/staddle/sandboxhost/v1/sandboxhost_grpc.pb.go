@@ -88,9 +88,11 @@ type SandboxHostServiceClient interface {
 	// it ends at what was there when it was called; with follow it ends when the
 	// sandbox is removed, or when the container of the named attempt has ended and all was sent.
 	// With since or tail_lines, what comes first of each output that was asked for is a message without data, whose
-	// offset says where it begins. Safe to repeat. Returns Invalid for a request that breaks a
-	// rule; NotFound if there is no such sandbox, container or attempt; Unavailable while the
-	// host is not ready, and when it stops.
+	// offset says where it begins. Of a removed sandbox it reads what is still kept, and ends at
+	// its end, with follow too. Safe to repeat. Returns Invalid for a request that breaks a
+	// rule, for a name that one sandbox of each manager has, and for a removed sandbox with
+	// output of several containers if none is named; NotFound if there is no such sandbox,
+	// container or attempt; Unavailable while the host is not ready, and when it stops.
 	ReadLogs(ctx context.Context, in *ReadLogsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ReadLogsResponse], error)
 }
 
@@ -247,9 +249,11 @@ type SandboxHostServiceServer interface {
 	// it ends at what was there when it was called; with follow it ends when the
 	// sandbox is removed, or when the container of the named attempt has ended and all was sent.
 	// With since or tail_lines, what comes first of each output that was asked for is a message without data, whose
-	// offset says where it begins. Safe to repeat. Returns Invalid for a request that breaks a
-	// rule; NotFound if there is no such sandbox, container or attempt; Unavailable while the
-	// host is not ready, and when it stops.
+	// offset says where it begins. Of a removed sandbox it reads what is still kept, and ends at
+	// its end, with follow too. Safe to repeat. Returns Invalid for a request that breaks a
+	// rule, for a name that one sandbox of each manager has, and for a removed sandbox with
+	// output of several containers if none is named; NotFound if there is no such sandbox,
+	// container or attempt; Unavailable while the host is not ready, and when it stops.
 	ReadLogs(*ReadLogsRequest, grpc.ServerStreamingServer[ReadLogsResponse]) error
 	mustEmbedUnimplementedSandboxHostServiceServer()
 }

@@ -76,8 +76,8 @@ type Config struct {
 	UserNamespaces config.UserNamespaces
 	// Images says where images come from.
 	Images config.Images
-	// LogMaxSize is how much is kept of one output stream, in bytes.
-	LogMaxSize int64
+	// Logs says how much is kept of what workloads write.
+	Logs config.Logs
 	// Node is the name of the node.
 	Node string
 	// Rules say what sandboxes may ask of the node.
@@ -151,7 +151,10 @@ func New(cfg Config, deps Deps) *Engine {
 	e.ids = idrange.New(
 		idrange.Config{First: cfg.UserNamespaces.FirstID, Ranges: cfg.UserNamespaces.Ranges, Ledger: filepath.Join(data, "ids.db")}, deps.Log)
 	e.logs = logs.New(
-		logs.Config{Dir: filepath.Join(data, "logs"), Run: run, MaxSize: cfg.LogMaxSize},
+		logs.Config{
+			Dir: filepath.Join(data, "logs"), Run: run, MaxSize: int64(cfg.Logs.MaxSizePerStream), KeepAttempts: cfg.Logs.KeepAttempts,
+			Removed: filepath.Join(data, "logs-removed"), KeepRemoved: cfg.Logs.KeepRemoved.Std(), MaxRemoved: int64(cfg.Logs.MaxSizeRemoved),
+		},
 		logs.Deps{Log: deps.Log, FDs: deps.FDs})
 	e.inlets = inlet.New(deps.FDs)
 	e.images = image.New(
@@ -222,7 +225,7 @@ func (e *Engine) Do(ctx context.Context, a engine.Attempt, action engine.Action)
 	case engine.StepRelease:
 		return e.release(uid)
 	case engine.StepLogs:
-		return e.removeWritten(uid)
+		return e.removeWritten(uid, logs.Name{Manager: a.Wish.GetManager(), Name: a.Wish.GetName()})
 	}
 	return fault.New(fault.Internal, "do step %s for sandbox %s: no such step", action.Step, uid)
 }

@@ -23,6 +23,7 @@ import (
 	"staddle.internal/services/sandboxhost/internal/cgroup"
 	"staddle.internal/services/sandboxhost/internal/engine"
 	"staddle.internal/services/sandboxhost/internal/engine/enginetest"
+	"staddle.internal/services/sandboxhost/internal/logs"
 	"staddle.internal/services/sandboxhost/internal/permit"
 	"staddle.internal/services/sandboxhost/internal/testimage"
 	"staddle.internal/services/sandboxhost/internal/testruntime"
@@ -52,7 +53,7 @@ func newNode(t *testing.T) *node {
 	name := "sdt" + strconv.Itoa(syscall.Getpid()%100000) + "-" + strconv.Itoa(int(n))
 	cfg := Config{
 		Address: r.Address, Namespace: testruntime.Namespace, State: filepath.Join(r.Dir, "state"), Paths: config.Paths{Root: filepath.Join(r.Dir, "n")},
-		CgroupParent: r.Group(), LogMaxSize: 64 << 20, Node: "node1",
+		CgroupParent: r.Group(), Logs: config.DefaultNode().Logs, Node: "node1",
 		Rules:   permit.Rules{HostNetwork: true, SandboxNetwork: true},
 		Network: config.Network{Bridge: name, Subnet: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 201, byte(n), 0}), 24)},
 	}
@@ -135,7 +136,7 @@ func (n *node) removeOne(ctx context.Context, uid id.Sandbox) error {
 			return err
 		}
 	}
-	return errors.Join(n.engine.release(uid), n.engine.removeWritten(uid))
+	return errors.Join(n.engine.release(uid), n.engine.removeWritten(uid, logs.Name{Manager: "local", Name: "web"}))
 }
 
 // silence stops the shim of a sandbox, or lets it go on.

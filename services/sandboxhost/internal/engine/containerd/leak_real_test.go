@@ -18,6 +18,7 @@ import (
 	"staddle.internal/kit/fault"
 	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
 	"staddle.internal/services/sandboxhost/internal/engine"
+	"staddle.internal/services/sandboxhost/internal/logs"
 	"staddle.internal/services/sandboxhost/internal/testruntime"
 )
 
@@ -162,7 +163,7 @@ func (n *node) tryLife(ctx context.Context, a engine.Attempt) {
 		}
 	}
 	if e.release(uidOf(a)) == nil {
-		_ = e.logs.Remove(uidOf(a))
+		_ = e.logs.Remove(uidOf(a), logs.Name{})
 	}
 }
 

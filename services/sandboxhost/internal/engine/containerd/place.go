@@ -15,6 +15,7 @@ import (
 	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
 	"staddle.internal/services/sandboxhost/internal/bind"
 	"staddle.internal/services/sandboxhost/internal/inlet"
+	"staddle.internal/services/sandboxhost/internal/logs"
 )
 
 // What a container mounts and we make lies in the folder of its sandbox that goes
@@ -186,10 +187,10 @@ func (e *Engine) scratchKept(uid id.Sandbox) (bool, error) {
 	return true, nil
 }
 
-// removeWritten removes all that lives as long as a sandbox: output, scratch volumes
-// and the values of its secrets.
-func (e *Engine) removeWritten(uid id.Sandbox) error {
-	if err := e.logs.Remove(uid); err != nil {
+// removeWritten removes all that lives as long as a sandbox: output, of which some may
+// be kept under its name, scratch volumes and the values of its secrets.
+func (e *Engine) removeWritten(uid id.Sandbox, name logs.Name) error {
+	if err := e.logs.Remove(uid, name); err != nil {
 		return err
 	}
 	if err := os.RemoveAll(e.scratch(uid)); err != nil {

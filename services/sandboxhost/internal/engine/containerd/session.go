@@ -57,6 +57,7 @@ func (e *Engine) Run(ctx context.Context, ready func()) error {
 	var once sync.Once
 	wg.Go(func() { e.hints.run(ctx) })     // ends with ctx; waited for below
 	wg.Go(func() { e.tend(ctx, adopted) }) // the same
+	wg.Go(func() { e.logs.Tend(ctx) })     // the same
 	err := e.keepInTouch(ctx, func() {
 		once.Do(func() {
 			close(adopted)

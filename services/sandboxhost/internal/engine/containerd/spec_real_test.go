@@ -14,6 +14,7 @@ import (
 	"staddle.internal/kit/fault"
 	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
 	"staddle.internal/services/sandboxhost/internal/engine"
+	"staddle.internal/services/sandboxhost/internal/logs"
 )
 
 // trying is a container that tries operations and says how each went.
@@ -101,7 +102,7 @@ func TestEngine_ScratchOutlivesAttempts(t *testing.T) {
 	if o, err := n.engine.Observe(t.Context(), uidOf(a)); err != nil || !o.Empty() || !o.Logs {
 		t.Errorf("got %+v, %v, want nothing but what it wrote", o, err)
 	}
-	must(t, n.engine.logs.Remove(uidOf(a)))
+	must(t, n.engine.logs.Remove(uidOf(a), logs.Name{}))
 	wantLines(t, n.said(t, a), `read:/scratch/x="written"`)
 	n.clear(t, uidOf(a))
 }

@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -50,6 +51,9 @@ With --timestamps, of several sandboxes or containers, and with -o json, lines a
 whole, each behind where it is from; one over 1 MiB in pieces of that. In JSON each line
 is an object with sandbox, container, attempt, stream, offset, time and text, or bytes in
 base64 where they are no UTF-8; partial says that no end of a line follows.
+
+What a removed sandbox wrote is shown too, as long as its node keeps it: of several of one
+name that of the last.
 
 The output is kept by the node that has the sandbox: this reads it from the node's own
 socket, which root may and the members of the group staddle-admin, and that of other nodes
@@ -150,9 +154,8 @@ func (a *app) logs(ctx context.Context, o logsOptions) (err error) {
 
 // reading is one container whose output is shown.
 type reading struct {
-	uid, sandbox, container string
-	host                    follow.Host
-	err                     error // why it cannot be read
+	sandbox, container string
+	located
 }
 
 // readings lists what the options are about.
@@ -175,13 +178,15 @@ func (a *app) readings(ctx context.Context, sources *logSources, o logsOptions) 
 	for i := range found {
 		s := &found[i].Sandbox
 		names := []string{o.container}
-		if o.allContainers || o.selector != "" && o.container == "" {
+		if found[i].removed {
+			names[0] = cmp.Or(o.container, found[i].only)
+		} else if o.allContainers || o.selector != "" && o.container == "" {
 			names = lasting(s)
 		} else if err := chooseContainer(s, &names[0]); err != nil {
 			return nil, err
 		}
 		for _, name := range names {
-			all = append(all, reading{s.UID, s.Name, name, found[i].host, found[i].err})
+			all = append(all, reading{s.Name, name, found[i]})
 		}
 	}
 	if len(all) > maxReadings {
@@ -197,7 +202,10 @@ func (a *app) readLogs(ctx context.Context, all []reading, req follow.Request, o
 	errs := make([]error, len(all))
 	show := func(i int) {
 		r, req := all[i], req
-		req.UID, req.Container = r.uid, r.container
+		req.UID, req.Container, req.Removed = r.UID, r.container, r.removed
+		if r.UID == "" {
+			req.Name = r.sandbox
+		}
 		out := follow.Output{Stdout: a.out, Stderr: a.err, Turn: turn}
 		if len(all) > 1 || o.times || a.format == output.JSON {
 			out.Lines = &follow.Format{Times: o.times, JSON: a.format == output.JSON, Sandbox: r.sandbox, Container: r.container}

@@ -3,11 +3,13 @@ package command
 import (
 	"context"
 	"errors"
+	"strings"
 
 	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
 	sandboxhostv1 "staddle.internal/proto/gen/staddle/sandboxhost/v1"
 
 	"staddle.internal/kit/fault"
+	"staddle.internal/kit/id"
 	"staddle.internal/kit/selector"
 
 	"staddle.internal/cli/internal/exit"
@@ -19,8 +21,10 @@ import (
 // located is a sandbox, and where its output can be read.
 type located struct {
 	sandbox.Sandbox
-	host follow.Host
-	err  error // why it cannot be read
+	host    follow.Host
+	err     error  // why it cannot be read
+	removed bool   // its node keeps what it wrote, and nothing else is known of it
+	only    string // the only container of one that was removed; empty if there are several
 }
 
 // logSources finds the nodes that have the output of sandboxes. This machine's is asked
@@ -83,7 +87,8 @@ func (l *logSources) records(ctx context.Context) (*target.Cluster, error) {
 	return l.cluster, nil
 }
 
-// find looks for a sandbox here, and then in the cluster.
+// find looks for a sandbox here, and then in the cluster; and if it is neither here nor there,
+// for what this machine's node keeps of one that was removed.
 func (l *logSources) find(ctx context.Context, ref string) (located, error) {
 	node, err := l.here(ctx)
 	if err == nil {
@@ -92,21 +97,55 @@ func (l *logSources) find(ctx context.Context, ref string) (located, error) {
 			return located{Sandbox: s, host: node}, nil
 		}
 	}
-	if l.settings.Direct || node != nil && fault.KindOf(err) != fault.NotFound {
+	if node == nil && l.settings.Direct || node != nil && fault.KindOf(err) != fault.NotFound {
 		return located{}, err
 	}
+	if l.settings.Direct {
+		return l.removedHere(ctx, ref, err)
+	}
 	cluster, clusterErr := l.records(ctx)
+	if clusterErr != nil && node != nil {
+		return l.removedHere(ctx, ref, err) // the coordinator could only have said where else it is
+	}
 	if clusterErr != nil {
-		if node != nil {
-			return located{}, err // the coordinator could only have said where else it is
-		}
 		return located{}, clusterErr
 	}
 	s, err := cluster.Find(ctx, ref)
+	if node != nil && fault.KindOf(err) == fault.NotFound {
+		return l.removedHere(ctx, ref, err)
+	}
 	if err != nil {
 		return located{}, err
 	}
 	return l.onItsNode(ctx, s)
+}
+
+// removedHere asks this machine's node whether it keeps what a sandbox wrote that it does
+// not have any more. If not, unknown is the answer.
+func (l *logSources) removedHere(ctx context.Context, ref string, unknown error) (located, error) {
+	var nothing uint32
+	req := &sandboxhostv1.ReadLogsRequest{TailLines: &nothing}
+	found := located{Sandbox: sandbox.Sandbox{Name: ref}, host: l.node, removed: true}
+	switch {
+	case id.CheckUID(strings.ToUpper(ref)) == nil:
+		req.Uid = strings.ToUpper(ref)
+		found.UID = req.GetUid()
+	case id.CheckName("sandbox", ref) == nil:
+		req.Name = ref
+	default:
+		return located{}, unknown
+	}
+	err := l.node.Logs(ctx, req, func(res *sandboxhostv1.ReadLogsResponse) error {
+		found.only = res.GetContainer()
+		return nil
+	})
+	switch fault.KindOf(err) {
+	case fault.NotFound:
+		return located{}, unknown
+	case fault.Invalid: // of several containers: one has to be named
+		return found, nil
+	}
+	return found, err
 }
 
 // onItsNode reaches the node of a sandbox of the cluster that is not here.

@@ -55,6 +55,10 @@ type Output struct {
 // Request says what to read.
 type Request struct {
 	UID, Container string
+	// Name of the sandbox, in place of UID, if it was removed.
+	Name string
+	// Removed says that the sandbox was removed: there is an end, and nothing to follow.
+	Removed bool
 	// Attempt to read, or to begin with when following. 0 means the newest.
 	Attempt uint64
 	// Only limits what is read to one stream.
@@ -88,6 +92,7 @@ const maxRereads = 5
 // Run reads as req says. When following it outlives restarts of the host, and
 // returns nil once the sandbox has come to rest or is gone and all was shown.
 func Run(ctx context.Context, host Host, req Request, out Output) error {
+	req.Follow = req.Follow && !req.Removed
 	r := &reader{host: host, req: req, out: out, attempt: req.Attempt}
 	if f := out.Lines; f != nil {
 		turn := out.Turn
@@ -106,7 +111,7 @@ func Run(ctx context.Context, host Host, req Request, out Output) error {
 func (r *reader) run(ctx context.Context) error {
 	if !r.req.Follow {
 		err := r.read(ctx)
-		if errors.Is(err, errNothing) && r.req.Attempt == 0 && !r.req.Previous {
+		if errors.Is(err, errNothing) && r.req.Attempt == 0 && !r.req.Previous && !r.req.Removed {
 			return nil // it has not written anything yet
 		}
 		return err
@@ -237,7 +242,7 @@ func (r *reader) read(ctx context.Context) error {
 		return errNothing
 	}
 	req := &sandboxhostv1.ReadLogsRequest{
-		Uid: r.req.UID, Container: r.req.Container, Attempt: r.attempt, Stream: r.req.Only, Follow: r.req.Follow,
+		Uid: r.req.UID, Name: r.req.Name, Container: r.req.Container, Attempt: r.attempt, Stream: r.req.Only, Follow: r.req.Follow,
 		StdoutOffset: r.stdout, StderrOffset: r.stderr, Timed: r.out.Lines != nil, Previous: r.req.Previous,
 	}
 	if !r.begun {

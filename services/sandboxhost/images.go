@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 
+	"staddle.internal/kit/config"
 	"staddle.internal/kit/process"
 	"staddle.internal/services/sandboxhost/internal/engine/containerd"
 	"staddle.internal/services/sandboxhost/internal/host"
@@ -70,13 +71,14 @@ func imageUsers(h *host.Host) ([]image.User, error) {
 
 // newMonitor measures what the machine runs short of.
 func newMonitor(p *process.Process, eng *containerd.Engine) *pressure.Monitor {
-	c := p.Config.Pressure
-	return pressure.New(pressure.Config{
-		Limits: pressure.Limits{
-			MemoryMinFree: c.MemoryMinFree.Bytes(), MemoryStallPercent: c.MemoryStallPercent,
-			DiskMinFree: c.DiskMinFree.Bytes(), DiskMinFreePercent: c.DiskMinFreePercent,
-			PIDMinFreePercent: c.PIDMinFreePercent, Hold: c.Hold.Std(),
-		},
-		Paths: []string{p.Paths.Var(Name)},
-	}, pressure.Deps{Roots: eng.Images().Roots, Group: eng.Tasks, Memory: eng.MemoryLeft, Log: p.Log})
+	return pressure.New(pressure.Config{Limits: limitsOf(p.Config.Pressure), Paths: []string{p.Paths.Var(Name)}},
+		pressure.Deps{Roots: eng.Images().Roots, Group: eng.Tasks, Memory: eng.MemoryLeft, Log: p.Log})
+}
+
+func limitsOf(c config.Pressure) pressure.Limits {
+	return pressure.Limits{
+		MemoryMinFree: c.MemoryMinFree.Bytes(), MemoryStallPercent: c.MemoryStallPercent,
+		DiskMinFree: c.DiskMinFree.Bytes(), DiskMinFreePercent: c.DiskMinFreePercent,
+		PIDMinFreePercent: c.PIDMinFreePercent, Hold: c.Hold.Std(),
+	}
 }

@@ -114,7 +114,7 @@ func build(_ context.Context, p *process.Process) ([]run.Member, error) {
 	copies.Register(p.Server.GRPC())
 	images := newImages(p, eng, h)
 	sandboxhostv1.RegisterImageServiceServer(p.Server.GRPC(), images.server)
-	short.Relieve(images.sweeper)
+	short.Relieve(newRelief(p, eng, images))
 	usage := stats.New(stats.Deps{
 		Engine: eng, Sandboxes: h.List, Machine: func() *sandboxhostv1.Usage { return stats.Machine("/proc") }, CPUs: runtime.NumCPU(), Log: p.Log,
 	})

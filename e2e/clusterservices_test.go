@@ -73,7 +73,9 @@ func TestNode_NET4_ServiceOfTheCluster(t *testing.T) {
 	labelled := strings.Replace(sandboxYAML("server", "serve, \"7000\"", ""), "name: server\n", "name: server\nlabels: {app: web}\n", 1)
 	asks := strings.Replace(sandboxYAML("names", "resolve, web.service.staddle.internal, 50ms", ""), "name: main", "name: c", 1)
 	apply(t, far, labelled+asks+
-		serviceYAML("web", "app: web", "7000", ", node_port: 30080")+serviceYAML("brief", "app: web", "7000", ""))
+		serviceYAML("web", "app: web", "7000", ", node_port: 30080")+serviceYAML("brief", "app: web", "7000", "")+
+		"kind: Service\nname: pool\nspec: {selector: {app: web}, headless: true, ports: [{port: 7000}]}\n---\n"+
+		strings.NewReplacer("name: names", "name: poolnames", "web.service", "pool.service").Replace(asks))
 	awaitPhase(t, far, "server", "RUNNING")
 	awaitPhase(t, far, "names", "RUNNING")
 	address := get(t, far, kindService, "web").GetService().GetPlacement().GetAddress()
@@ -83,6 +85,9 @@ func TestNode_NET4_ServiceOfTheCluster(t *testing.T) {
 	answers(t, b, "at the other's address", brief)
 	names := onHost(t, b, "names").GetUid()
 	finds(t, b, names, "the address of the service", address)
+	awaitPhase(t, far, "poolnames", "RUNNING")
+	poolNames := onHost(t, b, "poolnames").GetUid()
+	finds(t, b, poolNames, "the address of the sandbox", onHost(t, b, "server").GetStatus().GetAddresses()[0])
 	if out := far.OK("describe", "service", "web"); !strings.Contains(out, address) || !strings.Contains(out, "server") || strings.Contains(out, "names") {
 		t.Errorf("described as\n%s", out)
 	}
@@ -114,7 +119,11 @@ func TestNode_NET4_ServiceOfTheCluster(t *testing.T) {
 	awaitService(t, b, "web", false)
 	refusesAt(t, b, at)
 	finds(t, b, names, "nothing", "none: lookup web")
-	far.OK("delete", "sandbox", "server", "names")
+	far.OK("delete", "sandbox", "server")
+	finds(t, b, poolNames, "nobody", "none: lookup pool")
+	far.OK("delete", "service", "pool")
+	awaitService(t, b, "pool", false)
+	far.OK("delete", "sandbox", "names", "poolnames")
 	settled(t, b)
 }
 
@@ -164,7 +173,7 @@ func TestCoordinator_ETC10_ZeroOfEveryServiceField(t *testing.T) {
 		}}},
 	}
 	needed := []string{"ServiceSpec.selector", "ServiceSpec.ports", "ServiceSpec.affinity of 0s", "ServicePort.port", "ServicePort.node_port"}
-	for _, v := range variants(t, whole) {
+	for _, v := range variants(t, whole, "ServiceSpec.headless") { // which never changes
 		if _, err := b.Records().CreateResource(t.Context(), &coordinatorv1.CreateResourceRequest{Resource: proto.CloneOf(whole)}); err != nil {
 			t.Fatal(err)
 		}

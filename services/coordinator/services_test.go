@@ -67,6 +67,22 @@ func TestCoordinator_LifeOfAService(t *testing.T) {
 	if again, err := ask(t, admin, service("db", "", 0), "request"); err != nil || again.GetMeta().GetUid() != db.GetMeta().GetUid() {
 		t.Errorf("the same request: got %v, %v, want the service that it made", again, err)
 	}
+	pool := service("pool", "", 0)
+	pool.GetService().GetSpec().Headless = true
+	if pool = admin.create(t, pool); pool.GetService().GetPlacement().GetAddress() != "" {
+		t.Errorf("got %v, want a headless service without an address, also when none is free", pool)
+	}
+	pool.GetService().GetSpec().Headless = false
+	if _, err := admin.UpdateResource(t.Context(), &coordinatorv1.UpdateResourceRequest{Resource: pool}); !errors.Is(err, fault.Invalid) {
+		t.Errorf("an address for a headless service: got %v, want Invalid", err)
+	}
+	if _, err := ask(t, admin, func() *resourcev1.Resource {
+		r := service("both", "192.0.2.1", 0)
+		r.GetService().GetSpec().Headless = true
+		return r
+	}(), ""); !errors.Is(err, fault.Invalid) {
+		t.Errorf("a headless service with an address: got %v, want Invalid", err)
+	}
 	if got := n1.get(t, kindService, "web"); got.GetMeta().GetUid() != web.GetMeta().GetUid() {
 		t.Errorf("a node got %v, want the service", got)
 	}

@@ -143,11 +143,15 @@ func build(_ context.Context, p *process.Process) ([]run.Member, error) {
 		{Name: "host", Run: func(ctx context.Context, ready func()) error {
 			return h.Run(ctx, func() {
 				p.Status.Unblock(sourceAdoption)
-				names.Adopted()
 				ready()
 			})
 		}},
-		{Name: "services", Run: services.Run},
+		{Name: "services", Run: func(ctx context.Context, ready func()) error {
+			return services.Run(ctx, func() {
+				names.Adopted() // who is behind services is known now, too
+				ready()
+			})
+		}},
 		{Name: "exec", Run: people.Run},
 		{Name: "forward", Run: ports.Run},
 		{Name: "copying", Run: copies.Run},

@@ -41,7 +41,7 @@ func serviceDescription(r *resourcev1.Resource, sandboxes []*resourcev1.Resource
 		{"Uid:", meta.GetUid()},
 		{"Labels:", labelsText(meta.GetLabels())},
 		{"Created:", moment(meta.GetCreatedAt())},
-		{"Address:", r.GetService().GetPlacement().GetAddress()},
+		{"Address:", addressText(spec, r.GetService().GetPlacement().GetAddress())},
 		{"Selector:", labelsText(spec.GetSelector())},
 		{"Affinity:", affinityText(spec)},
 	}, func(line []string) bool { return line[1] == "" })

@@ -121,7 +121,7 @@ func recordRow(now time.Time, r *resourcev1.Resource) output.Row {
 	case resourcev1.Kind_KIND_SERVICE:
 		spec := r.GetService().GetSpec()
 		row.Cells = []string{
-			meta.GetName(), meta.GetUid(), r.GetService().GetPlacement().GetAddress(), portsText(spec), labelsText(spec.GetSelector()),
+			meta.GetName(), meta.GetUid(), addressText(spec, r.GetService().GetPlacement().GetAddress()), portsText(spec), labelsText(spec.GetSelector()),
 			affinityText(spec), output.Age(now, meta.GetCreatedAt()),
 		}
 	case resourcev1.Kind_KIND_DISK_LEASE:

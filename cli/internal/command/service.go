@@ -72,12 +72,14 @@ func (a *app) serviceCreateCommand() *cobra.Command {
 	var selector, ports, nodePorts []string
 	var affinity time.Duration
 	var address string
+	var headless bool
 	c := &cobra.Command{
 		Use: "create NAME", Short: "Lead an address to the ready sandboxes with some labels", Args: args(cobra.ExactArgs(1)),
 		Long: `Lead an address to the ready sandboxes of the node with some labels. It is found as
 NAME.service.<domain> and is reached from the node and its sandboxes. A connection goes
 to any of them; with --affinity a client comes to the same one again. While none is ready
-it refuses.`,
+it refuses. With --headless it has no address: its name leads to the addresses of all that
+are ready, and clients choose.`,
 		Example: `  staddle --node-socket /run/staddle/sandboxhost.sock run -d --label app=web IMAGE
   staddle service create web --selector app=web --port http=80:8080
   staddle service create web --selector app=web --port http=80:8080 --node-port http=30080`,
@@ -89,6 +91,7 @@ it refuses.`,
 			if err != nil {
 				return err
 			}
+			spec.Headless = headless
 			return a.withNode(cmd.Context(), func(ctx context.Context, n *target.Node) error {
 				s, err := n.CreateService(ctx, given[0], address, spec)
 				if err != nil {
@@ -104,6 +107,7 @@ it refuses.`,
 	f.StringArrayVar(&nodePorts, "node-port", nil, "port of the node that leads there too, as `PORT=[ADDRESS:]NODEPORT`; PORT is the name or the number of a --port, ADDRESS one of the node (default: all)")
 	f.DurationVar(&affinity, "affinity", 0, "how long a client comes to the same sandbox again after its last connection (default: not at all)")
 	f.StringVar(&address, "address", "", "virtual `ADDRESS` (default: any that is free)")
+	f.BoolVar(&headless, "headless", false, "no virtual address: the name leads to the sandboxes themselves")
 	_, _ = c.MarkFlagRequired("selector"), c.MarkFlagRequired("port") // they are there
 	return c
 }
@@ -205,11 +209,19 @@ func serviceRow(s *sandboxhostv1.ServiceState) output.Row {
 	}
 	return output.Row{
 		Cells: []string{
-			s.GetWish().GetName(), s.GetWish().GetManager(), s.GetWish().GetAddress(), portsText(spec), labelsText(spec.GetSelector()),
+			s.GetWish().GetName(), s.GetWish().GetManager(), addressText(spec, s.GetWish().GetAddress()), portsText(spec), labelsText(spec.GetSelector()),
 			affinityText(spec), strings.Join(endpoints, ","),
 		},
 		ID: s.GetWish().GetName(), Message: s,
 	}
+}
+
+// addressText is the virtual address of a service, or that it has none.
+func addressText(spec *resourcev1.ServiceSpec, address string) string {
+	if spec.GetHeadless() {
+		return "headless"
+	}
+	return address
 }
 
 func portsText(spec *resourcev1.ServiceSpec) string {

@@ -42,6 +42,9 @@ func TestService_OfTheCluster(t *testing.T) {
 	want(t, cli(t, append([]string{"__complete"}, c.flags("describe", "service", "")...)...), 0, "web")
 	want(t, cli(t, append([]string{"__complete"}, c.flags("delete", "service", "")...)...), 0, "web")
 	want(t, cli(t, append([]string{"__complete"}, c.flags("get", "")...)...), 0, "service")
+	want(t, applyIn(c, "kind: Service\nname: pool\nspec: {selector: {app: web}, headless: true, ports: [{port: 80}]}\n"), 0, "service pool created")
+	want(t, cli(t, c.flags("get", "service", "pool")...), 0, "headless")
+	want(t, applyIn(c, "kind: Service\nname: bad\nspec: {selector: {app: web}, headless: true, affinity: 1m, ports: [{port: 80}]}\n"), 2, "nothing stands before the sandboxes")
 	want(t, cli(t, c.flags("delete", "service", "web")...), 0, "service web deleted")
 	want(t, cli(t, c.flags("get", "service", "web")...), 3, "not")
 }

@@ -75,6 +75,9 @@ func checkConstant(old, asked *record.Resource) error {
 			return fault.New(fault.Invalid, "update %s: spec.node: the node of a disk never changes: make another disk", key)
 		}
 	case record.Service:
+		if old.GetService().GetSpec().GetHeadless() != asked.GetService().GetSpec().GetHeadless() {
+			return fault.New(fault.Invalid, "update %s: spec.headless: a service stays with or without an address: make another service", key)
+		}
 		has := old.GetService().GetPlacement().GetAddress()
 		if address := asked.GetService().GetSpec().GetAddress(); address != "" && address != has {
 			return fault.New(fault.Invalid, "update %s: spec.address: the address of a service, %s, never changes: name that one or none, or make another service", key, has)

@@ -43,7 +43,9 @@ func (s *Resources) createService(ctx context.Context, r *record.Resource, req *
 		if err != nil {
 			return nil, err
 		}
-		r.GetService().Placement = &resourcev1.ServicePlacement{Address: address}
+		if address != "" {
+			r.GetService().Placement = &resourcev1.ServicePlacement{Address: address}
+		}
 		made, err := s.deps.Store().Create(ctx, r, store.Change{}, req.GetRequestId(), req.GetResource())
 		if fault.Reason(err) != store.ReasonRevision && !lostChoice(r, err) {
 			return made, claimed("create", err)
@@ -77,18 +79,23 @@ func claimed(verb string, err error) error {
 	return conflict(reason, "%s %w", verb, taken)
 }
 
-// addressFor is the address that a new service asks for, or one that is free.
+// addressFor is the address that a new service asks for, or one that is free; "" for a
+// headless one.
 func (s *Resources) addressFor(ctx context.Context, r *record.Resource) (string, error) {
 	key := record.KeyOf(r)
-	taken, err := s.deps.Store().Claimed(ctx, record.AddressClaims)
+	n, err := s.deps.Store().Count(ctx, record.Service)
 	switch {
 	case err != nil:
 		return "", err
-	case len(taken) >= maxServices:
-		return "", fault.WithReason(fault.New(fault.Exhausted, "create %s: there are %d services, and no more are taken", key, maxServices), "TOO_MANY_SERVICES")
+	case n >= maxServices:
+		return "", fault.WithReason(fault.New(fault.Exhausted, "create %s: there are %d services, and no more are taken", key, n), "TOO_MANY_SERVICES")
 	}
-	if address := r.GetService().GetSpec().GetAddress(); address != "" {
-		return address, nil
+	if spec := r.GetService().GetSpec(); spec.GetAddress() != "" || spec.GetHeadless() {
+		return spec.GetAddress(), nil
+	}
+	taken, err := s.deps.Store().Claimed(ctx, record.AddressClaims)
+	if err != nil {
+		return "", err
 	}
 	address, ok := freeAddress(s.cfg.ServicePrefix, taken, rand.Uint32N)
 	if !ok {

@@ -239,6 +239,17 @@ func (s *Store) List(ctx context.Context, kind record.Kind, after string, limit 
 	return page, nil
 }
 
+// Count returns how many records of a kind there are.
+func (s *Store) Count(ctx context.Context, kind record.Kind) (int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, askLimit)
+	defer cancel()
+	resp, err := s.etcd.Get(ctx, s.keys.kind(kind), clientv3.WithPrefix(), clientv3.WithCountOnly())
+	if err != nil {
+		return 0, asked("count records of kind "+record.Word(kind), err)
+	}
+	return resp.Count, nil
+}
+
 // Current returns the newest revision of the history.
 func (s *Store) Current(ctx context.Context) (uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, askLimit)

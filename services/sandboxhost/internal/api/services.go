@@ -37,6 +37,8 @@ func (s *serviceServer) EnsureService(ctx context.Context, req *sandboxhostv1.En
 	}
 	address := req.GetAddress()
 	switch asked := req.GetSpec().GetAddress(); {
+	case address != "" && req.GetSpec().GetHeadless():
+		return nil, fault.New(fault.Invalid, "service %s: address: a headless service has none: leave it out", req.GetName())
 	case address == "":
 		address = asked
 	case asked != "" && asked != address:

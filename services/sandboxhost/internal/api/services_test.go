@@ -51,6 +51,11 @@ func TestEnsureService_Address(t *testing.T) {
 			t.Errorf("%+v: got %q, %v", tt, got, err)
 		}
 	}
+	if _, err := server.EnsureService(t.Context(), &sandboxhostv1.EnsureServiceRequest{
+		Uid: id.New(), Name: "web", Generation: 1, Manager: "local", Address: one, Spec: &resourcev1.ServiceSpec{Headless: true},
+	}); !errors.Is(err, fault.Invalid) {
+		t.Errorf("an address of a headless service: got %v, want Invalid", err)
+	}
 	for lost, want := range map[bool]error{false: fault.Denied, true: nil} {
 		_, err := server.RemoveService(t.Context(), &sandboxhostv1.RemoveServiceRequest{Uid: id.New(), Manager: "cluster", Lost: lost})
 		if !errors.Is(err, want) {

@@ -98,8 +98,12 @@ func addressRecords(q dns.Question, addrs []netip.Addr) []dns.RR {
 			records = append(records, &dns.AAAA{Hdr: header, AAAA: addr.AsSlice()})
 		}
 	}
-	rand.Shuffle(len(records), func(i, j int) { records[i], records[j] = records[j], records[i] })
+	shuffle(records)
 	return records
+}
+
+func shuffle(records []dns.RR) {
+	rand.Shuffle(len(records), func(i, j int) { records[i], records[j] = records[j], records[i] })
 }
 
 func (b book) pointer(q dns.Question, addr netip.Addr) (int, []dns.RR) {

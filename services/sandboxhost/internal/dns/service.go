@@ -15,10 +15,33 @@ const serviceLabel = "service"
 type Service struct {
 	// Name of it.
 	Name string
-	// Address is the virtual one.
+	// Address is the virtual one. The zero Addr means that there is none, and that Ready
+	// is told in its place.
 	Address netip.Addr
+	// Ready are the ready sandboxes of a service without an address.
+	Ready []Sandbox
 	// Ports of it.
 	Ports []ServicePort
+}
+
+// Sandbox is one that is behind a service.
+type Sandbox struct {
+	// Name of it.
+	Name string
+	// Address of it.
+	Address netip.Addr
+}
+
+// addresses are those that its name leads to.
+func (s Service) addresses() []netip.Addr {
+	if s.Address.IsValid() {
+		return []netip.Addr{s.Address}
+	}
+	var all []netip.Addr
+	for _, one := range s.Ready {
+		all = append(all, one.Address)
+	}
+	return all
 }
 
 // ServicePort is a port of a service.
@@ -27,7 +50,7 @@ type ServicePort struct {
 	Name string
 	// Protocol is "tcp" or "udp".
 	Protocol string
-	// Port of the virtual address.
+	// Port of the virtual address, or of the sandboxes.
 	Port uint16
 }
 
@@ -54,7 +77,7 @@ func (b book) ofService(q dns.Question, below string) (int, []dns.RR) {
 	case !ok:
 		return dns.RcodeNameError, nil
 	case len(labels) == 1:
-		return dns.RcodeSuccess, addressRecords(q, []netip.Addr{s.Address})
+		return dns.RcodeSuccess, addressRecords(q, s.addresses())
 	case len(labels) != 3:
 		return dns.RcodeNameError, nil
 	}
@@ -65,10 +88,24 @@ func (b book) ofService(q dns.Question, below string) (int, []dns.RR) {
 		if q.Qtype != dns.TypeSRV && q.Qtype != dns.TypeANY {
 			return dns.RcodeSuccess, nil
 		}
-		header := dns.RR_Header{Name: q.Name, Rrtype: dns.TypeSRV, Class: dns.ClassINET, Ttl: ttl}
-		return dns.RcodeSuccess, []dns.RR{&dns.SRV{Hdr: header, Port: p.Port, Target: b.serviceName(s.Name)}}
+		return dns.RcodeSuccess, b.portRecords(q, s, p.Port)
 	}
 	return dns.RcodeNameError, nil
+}
+
+// portRecords say where a port of a service is: at its name, or at those of its sandboxes,
+// in any order.
+func (b book) portRecords(q dns.Question, s Service, port uint16) []dns.RR {
+	header := dns.RR_Header{Name: q.Name, Rrtype: dns.TypeSRV, Class: dns.ClassINET, Ttl: ttl}
+	if s.Address.IsValid() {
+		return []dns.RR{&dns.SRV{Hdr: header, Port: port, Target: b.serviceName(s.Name)}}
+	}
+	var records []dns.RR
+	for _, one := range s.Ready {
+		records = append(records, &dns.SRV{Hdr: header, Port: port, Target: strings.ToLower(one.Name) + "." + sandboxLabel + "." + b.domain})
+	}
+	shuffle(records)
+	return records
 }
 
 func (b book) serviceName(name string) string { return name + "." + serviceLabel + "." + b.domain }

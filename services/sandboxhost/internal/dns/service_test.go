@@ -2,6 +2,7 @@ package dns
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -74,5 +75,43 @@ func TestBook_AnswersForServices(t *testing.T) {
 	}
 	if b.services = nil; b.owns("1.0.78.10.in-addr.arpa.") {
 		t.Error("a node without services owns their addresses")
+	}
+}
+
+// A service without an address is where its ready sandboxes are: all of them, each with
+// its own name as place of a port, and nobody while none is ready.
+func TestBook_AnswersForHeadlessServices(t *testing.T) {
+	one, two := Sandbox{"One", netip.MustParseAddr("10.77.0.2")}, Sandbox{"two", netip.MustParseAddr("10.77.0.3")}
+	ports := []ServicePort{{Name: "http", Protocol: "tcp", Port: 8080}}
+	b := book{
+		domain: "staddle.internal.", subnet: netip.MustParsePrefix("10.77.0.0/16"), names: NewNames(),
+		services: known{{Name: "pool", Ready: []Sandbox{one, two}, Ports: ports}, {Name: "idle", Ports: ports}},
+	}
+	for _, tt := range []struct {
+		name string
+		kind uint16
+		want []string // ends of the records, sorted
+	}{
+		{"pool.service.staddle.internal.", dns.TypeA, []string{"A\t10.77.0.2", "A\t10.77.0.3"}},
+		{"pool.service.staddle.internal.", dns.TypeAAAA, nil},
+		{"_http._tcp.pool.service.staddle.internal.", dns.TypeSRV, []string{
+			"SRV\t0 0 8080 one.sandbox.staddle.internal.", "SRV\t0 0 8080 two.sandbox.staddle.internal.",
+		}},
+		{"idle.service.staddle.internal.", dns.TypeA, nil},
+		{"_http._tcp.idle.service.staddle.internal.", dns.TypeSRV, nil},
+	} {
+		code, records := b.answer(dns.Question{Name: tt.name, Qtype: tt.kind, Qclass: dns.ClassINET})
+		var got []string
+		for _, r := range records {
+			got = append(got, r.String())
+		}
+		slices.Sort(got)
+		ok := code == dns.RcodeSuccess && len(got) == len(tt.want)
+		for i := range min(len(got), len(tt.want)) {
+			ok = ok && strings.HasSuffix(got[i], tt.want[i])
+		}
+		if !ok {
+			t.Errorf("%s %s: got code %d, %v, want %v", tt.name, dns.TypeToString[tt.kind], code, got, tt.want)
+		}
 	}
 }

@@ -20,7 +20,7 @@ func judge(cfg Config, all map[string]*sandboxhostv1.ServiceWish, wish *sandboxh
 		return false, because("SERVICES_DISABLED", fault.Denied, wish, "this node has no services; give it network.service_prefixes in node.yaml")
 	}
 	old := all[wish.GetUid()]
-	if wish.GetAddress() == "" {
+	if wish.GetAddress() == "" && !wish.GetSpec().GetHeadless() {
 		wish.Address = old.GetAddress()
 	}
 	switch {
@@ -56,7 +56,7 @@ func locate(old, wish *sandboxhostv1.ServiceWish) {
 }
 
 // place demands that name and address are nobody else's, and gives a free address to a
-// wish that has none.
+// wish that needs one.
 func place(cfg Config, all map[string]*sandboxhostv1.ServiceWish, wish *sandboxhostv1.ServiceWish) error {
 	used := map[netip.Addr]string{}
 	for uid, other := range all {
@@ -69,6 +69,9 @@ func place(cfg Config, all map[string]*sandboxhostv1.ServiceWish, wish *sandboxh
 		if addr, err := netip.ParseAddr(other.GetAddress()); err == nil {
 			used[addr] = other.GetName()
 		}
+	}
+	if wish.GetSpec().GetHeadless() {
+		return nil
 	}
 	if wish.GetAddress() == "" {
 		addr, ok := free(cfg.Prefixes, used)

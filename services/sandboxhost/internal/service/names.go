@@ -11,11 +11,16 @@ func (k *Keeper) Named(name string) (dns.Service, bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, w := range k.wishes {
-		addr, err := netip.ParseAddr(w.GetAddress())
-		if w.GetName() != name || err != nil {
+		if w.GetName() != name {
 			continue
 		}
-		s := dns.Service{Name: name, Address: addr}
+		s := dns.Service{Name: name}
+		s.Address, _ = netip.ParseAddr(w.GetAddress()) // a headless one has none
+		if w.GetSpec().GetHeadless() {
+			for _, m := range behindOf(w, k.members) {
+				s.Ready = append(s.Ready, dns.Sandbox{Name: m.name, Address: m.addr})
+			}
+		}
 		for _, p := range w.GetSpec().GetPorts() {
 			s.Ports = append(s.Ports, dns.ServicePort{Name: p.GetName(), Protocol: protocolOf(p), Port: uint16(p.GetPort())})
 		}

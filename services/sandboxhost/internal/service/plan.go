@@ -57,7 +57,7 @@ func plan(wishes map[string]*sandboxhostv1.ServiceWish, members map[id.Sandbox]m
 	for _, wish := range wishes {
 		addr, err := netip.ParseAddr(wish.GetAddress())
 		if err != nil {
-			continue // judge gives every wish one
+			continue // a headless one
 		}
 		behind := behindOf(wish, members)
 		for uid := range behind {

@@ -151,3 +151,29 @@ func TestPlan_LeadsToReadyOnesOnly(t *testing.T) {
 		}
 	}
 }
+
+// A headless service needs no address, leads nowhere in the kernel, and names who is ready.
+func TestKeeper_NamesWhoIsBehindAHeadlessService(t *testing.T) {
+	wish, other := wishFor("A", "pool", 1), wishFor("B", "web", 1)
+	wish.Spec.Headless, other.Address = true, "192.0.2.1"
+	all := map[string]*sandboxhostv1.ServiceWish{"B": other}
+	if changed, err := judge(cfg, all, wish); err != nil || !changed || wish.GetAddress() != "" {
+		t.Fatalf("got changed %t, %v and address %q, want none", changed, err, wish.GetAddress())
+	}
+	all["A"] = wish
+	k := New(cfg, Deps{})
+	k.wishes, k.members = all, map[id.Sandbox]member{
+		"S": {name: "one", labels: map[string]string{"app": "web"}, addr: netip.MustParseAddr("10.77.0.2")},
+		"T": {name: "starts", labels: map[string]string{"app": "web"}},
+		"U": {name: "db", labels: map[string]string{"app": "db"}, addr: netip.MustParseAddr("10.77.0.3")},
+	}
+	if s, ok := k.Named("pool"); !ok || s.Address.IsValid() || fmt.Sprint(s.Ready) != "[{one 10.77.0.2}]" {
+		t.Errorf("got %v, %t, want the one that is ready", s, ok)
+	}
+	if s, ok := k.Named("web"); !ok || s.Address.String() != "192.0.2.1" || s.Ready != nil {
+		t.Errorf("got %v, %t, want its address alone", s, ok)
+	}
+	if fronts, _ := plan(map[string]*sandboxhostv1.ServiceWish{"A": wish}, k.members); len(fronts) != 0 {
+		t.Errorf("led to %v, want nowhere", fronts)
+	}
+}

@@ -84,7 +84,7 @@ func (x *Service) GetPlacement() *ServicePlacement {
 type ServicePlacement struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The virtual address, IPv4: the same on all nodes, and nobody else's until the service
-	// is deleted. It never changes.
+	// is deleted. It never changes. Empty for a headless one.
 	Address       string `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -142,7 +142,12 @@ type ServiceSpec struct {
 	Affinity *durationpb.Duration `protobuf:"bytes,3,opt,name=affinity,proto3" json:"affinity,omitempty"`
 	// The virtual address, IPv4. Empty means one that is free, and in a change the one that
 	// it has. A service of the cluster keeps the one that it was made with.
-	Address       string `protobuf:"bytes,4,opt,name=address,proto3" json:"address,omitempty"`
+	Address string `protobuf:"bytes,4,opt,name=address,proto3" json:"address,omitempty"`
+	// True: it has no virtual address. Its name leads to the addresses of all ready
+	// sandboxes with the labels, in any order, and clients choose; its ports are those of
+	// the sandboxes and only told to whoever asks for them by name. A service of the
+	// cluster stays what it was made as.
+	Headless      bool `protobuf:"varint,5,opt,name=headless,proto3" json:"headless,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -203,6 +208,13 @@ func (x *ServiceSpec) GetAddress() string {
 		return x.Address
 	}
 	return ""
+}
+
+func (x *ServiceSpec) GetHeadless() bool {
+	if x != nil {
+		return x.Headless
+	}
+	return false
 }
 
 // ServicePort is one port of a service.
@@ -310,7 +322,7 @@ const file_staddle_resource_v1_service_proto_rawDesc = "" +
 	"\tplacement\x18\x02 \x01(\v2%.staddle.resource.v1.ServicePlacementR\tplacement\"8\n" +
 	"\x10ServicePlacement\x12$\n" +
 	"\aaddress\x18\x01 \x01(\tB\n" +
-	"\xbaH\a\xd8\x01\x01r\x02x\x01R\aaddress\"\x8c\x06\n" +
+	"\xbaH\a\xd8\x01\x01r\x02x\x01R\aaddress\"\xdc\b\n" +
 	"\vServiceSpec\x12f\n" +
 	"\bselector\x18\x01 \x03(\v2..staddle.resource.v1.ServiceSpec.SelectorEntryB\x1a\xbaH\x17\x9a\x01\x14\b\x01\x10\x10\"\ar\x05\x10\x01\x18\xfd\x01*\x05r\x03\x18\xfd\x01R\bselector\x12\xe8\x03\n" +
 	"\x05ports\x18\x02 \x03(\v2 .staddle.resource.v1.ServicePortB\xaf\x03\xbaH\xab\x03\xba\x01\xd4\x01\n" +
@@ -319,10 +331,12 @@ const file_staddle_resource_v1_service_proto_rawDesc = "" +
 	"\baffinity\x18\x03 \x01(\v2\x19.google.protobuf.DurationB\x10\xbaH\r\xaa\x01\n" +
 	"\"\x04\b\x80\xa3\x052\x02\b\x01R\baffinity\x12$\n" +
 	"\aaddress\x18\x04 \x01(\tB\n" +
-	"\xbaH\a\xd8\x01\x01r\x02x\x01R\aaddress\x1a;\n" +
+	"\xbaH\a\xd8\x01\x01r\x02x\x01R\aaddress\x12\x1a\n" +
+	"\bheadless\x18\x05 \x01(\bR\bheadless\x1a;\n" +
 	"\rSelectorEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x8c\x03\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01:\xb1\x02\xbaH\xad\x02\x1a\xaa\x02\n" +
+	"\x18headless.nothing_between\x12\x8f\x01nothing stands before the sandboxes of a headless service: leave out address and affinity, and target_port, node_port and node_address of ports\x1a|!this.headless || (this.address == '' && !has(this.affinity) && this.ports.all(p, p.target_port == 0u && p.node_port == 0u))\"\x8c\x03\n" +
 	"\vServicePort\x12?\n" +
 	"\x04name\x18\x01 \x01(\tB+\xbaH(\xd8\x01\x01r#\x18\x0f2\x1f^[a-z0-9]([-a-z0-9]*[a-z0-9])?$R\x04name\x12-\n" +
 	"\bprotocol\x18\x02 \x01(\tB\x11\xbaH\x0er\fR\x00R\x03tcpR\x03udpR\bprotocol\x12\x1f\n" +

@@ -38,7 +38,7 @@ type ServiceWish struct {
 	Generation uint64 `protobuf:"varint,4,opt,name=generation,proto3" json:"generation,omitempty"`
 	// The spec.
 	Spec *v1.ServiceSpec `protobuf:"bytes,5,opt,name=spec,proto3" json:"spec,omitempty"`
-	// Its virtual address.
+	// Its virtual address. Empty for a headless one.
 	Address string `protobuf:"bytes,6,opt,name=address,proto3" json:"address,omitempty"`
 	// When it was accepted first, by the node's wall clock.
 	AcceptedAt *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=accepted_at,json=acceptedAt,proto3" json:"accepted_at,omitempty"`
@@ -279,7 +279,7 @@ type EnsureServiceRequest struct {
 	// The spec.
 	Spec *v1.ServiceSpec `protobuf:"bytes,5,opt,name=spec,proto3" json:"spec,omitempty"`
 	// The virtual address, IPv4. Empty means the one in the spec, else the one that it has,
-	// else one that is free.
+	// else one that is free. A headless service has none.
 	Address string `protobuf:"bytes,6,opt,name=address,proto3" json:"address,omitempty"`
 	// Where in the cluster's history the record is; kept with the wish, and replaced under
 	// the same generation. Unset leaves the one that is kept.

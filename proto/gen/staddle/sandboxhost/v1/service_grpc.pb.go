@@ -34,7 +34,7 @@ type ServiceHostServiceClient interface {
 	// EnsureService accepts a wish: once it has returned OK the wish is durable, its
 	// address is had until it is removed, and what is ready is reached there. Changes of
 	// the sandboxes are followed at once. Safe to repeat: the same wish again is OK. Returns
-	// Invalid if the spec breaks a rule or names another address than the request; Denied with reason MANAGER_MISMATCH if the service
+	// Invalid if the spec breaks a rule or names another address than the request, or a headless one any; Denied with reason MANAGER_MISMATCH if the service
 	// is another manager's, or SERVICES_DISABLED on a node without services; Conflict with
 	// reason STALE_GENERATION for a lower generation, SPEC_CHANGED for another spec or
 	// name under the same generation, NAME_TAKEN for a name that another service has,
@@ -105,7 +105,7 @@ type ServiceHostServiceServer interface {
 	// EnsureService accepts a wish: once it has returned OK the wish is durable, its
 	// address is had until it is removed, and what is ready is reached there. Changes of
 	// the sandboxes are followed at once. Safe to repeat: the same wish again is OK. Returns
-	// Invalid if the spec breaks a rule or names another address than the request; Denied with reason MANAGER_MISMATCH if the service
+	// Invalid if the spec breaks a rule or names another address than the request, or a headless one any; Denied with reason MANAGER_MISMATCH if the service
 	// is another manager's, or SERVICES_DISABLED on a node without services; Conflict with
 	// reason STALE_GENERATION for a lower generation, SPEC_CHANGED for another spec or
 	// name under the same generation, NAME_TAKEN for a name that another service has,

@@ -38,6 +38,19 @@ func TestLogs_OfRemovedSandboxesAreKept(t *testing.T) {
 		remove(t, b, uid)
 		return uid, text
 	}
+	pair := ensure(t, b, "pair", spec(never, probe("a", "lines", "1"), probe("b", "lines", "2")))
+	await(t, b, pair, "ended", func(s *resourcev1.SandboxStatus) bool {
+		return s.GetPhase() == resourcev1.SandboxPhase_SANDBOX_PHASE_STOPPED
+	})
+	remove(t, b, pair)
+	if r := logs("pair", "-f", "-c", "b"); r.Stdout != "line 0\nline 1\n" || r.Code != 0 {
+		t.Errorf("one of two containers: exit code %d: %s%s", r.Code, r.Stdout, r.Stderr)
+	}
+	for _, args := range [][]string{{"pair"}, {"pair", "--all-containers"}} {
+		if r := logs(args...); r.Code != 2 || !strings.Contains(r.Stderr, "name one of a, b") {
+			t.Errorf("logs %v of two containers: exit code %d: %s%s", args, r.Code, r.Stdout, r.Stderr)
+		}
+	}
 	_, older := wrote("web", "lines", "3")
 	uid, text := wrote("web", "lines", "5000")
 	if older == text || text == "" {
@@ -68,7 +81,7 @@ func TestLogs_OfRemovedSandboxesAreKept(t *testing.T) {
 		t.Errorf("doctor says:\n%s", r.Stdout)
 	}
 
-	// Another one makes more than there may be: the two before go, and it stays.
+	// Another one makes more than there may be: those before go, and it stays.
 	big, flood := wrote("big", "flood", "1000000", "0")
 	if len(flood) != 1_000_000 {
 		t.Fatalf("%d bytes were written", len(flood))
@@ -135,5 +148,29 @@ func TestLogs_OfRemovedSandboxesSurviveKills(t *testing.T) {
 	if err != nil || len(live) != 0 {
 		t.Errorf("of sandboxes that are here there are %v, %v", live, err)
 	}
+	settled(t, b)
+}
+
+// What a sandbox of the cluster wrote is shown when neither the cluster nor the node has
+// it any more, and one of the same name comes before it.
+func TestLogs_OfRemovedSandboxesOfTheCluster(t *testing.T) {
+	b, _ := machine(t, bed.Options{})
+	b.OK("run", "--name", "web", bed.ProbeImage, "--", "lines", "100")
+	text := b.OK("logs", "web")
+	b.OK("rm", "web")
+	b.OK("wait", "--for", "removed", "web")
+	for _, args := range [][]string{{"logs", "web"}, {"logs", "-f", "web"}, {"--node-socket", b.HostSocket(), "logs", "web"}} {
+		if got := b.OK(args...); got != text {
+			t.Errorf("%v: got %d bytes, want %d", args, len(got), len(text))
+		}
+	}
+	if r := b.CLI("logs", "never"); r.Code != 3 {
+		t.Errorf("of one that never was: exit code %d: %s%s", r.Code, r.Stdout, r.Stderr)
+	}
+	b.OK("run", "--name", "web", bed.ProbeImage, "--", "lines", "3")
+	if got := b.OK("logs", "web"); got != "line 0\nline 1\nline 2\n" {
+		t.Errorf("of the present one: %q", got)
+	}
+	b.OK("rm", "web")
 	settled(t, b)
 }

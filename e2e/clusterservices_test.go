@@ -135,6 +135,39 @@ func refusesAt(t *testing.T, b *bed.Bed, address string) {
 	})
 }
 
+// All nodes have a service at the same address, and each leads to its own sandboxes: one
+// without any refuses, until it has one.
+func TestNode_NET4_ServiceIsTheSameOnAllNodes(t *testing.T) {
+	far, first, _ := joined(t, bed.Options{})
+	second := bed.New(t, bed.Options{Cluster: far, Name: bed.SecondNode})
+	second.Start()
+	second.WaitReady()
+	importProbe(t, second)
+	server := func(name, node string) string {
+		return fmt.Sprintf("kind: Sandbox\nname: %s\nlabels: {app: web}\nspec:\n  node_selector: {where: %s}\n  containers:\n    - {name: main, image: %q, args: [serve, \"7000\"]}\n---\n",
+			name, node, bed.ProbeImage)
+	}
+	for _, node := range []string{bed.NodeName, bed.SecondNode} {
+		apply(t, far, fmt.Sprintf("kind: Node\nname: %s\nlabels: {where: %s}\n", node, node))
+	}
+	apply(t, far, serviceYAML("web", "app: web", "7000", "")+server("here", bed.NodeName))
+	at := get(t, far, kindService, "web").GetService().GetPlacement().GetAddress() + ":80"
+	awaitPhase(t, far, "here", "RUNNING")
+	answers(t, first, "on its own node", at)
+	awaitService(t, second, "web", true)
+	refusesAt(t, second, at)
+	apply(t, far, server("there", bed.SecondNode))
+	awaitPhase(t, far, "there", "RUNNING")
+	answers(t, second, "on the other node", at)
+	far.OK("delete", "service", "web")
+	for _, b := range []*bed.Bed{first, second} {
+		awaitService(t, b, "web", false)
+	}
+	far.OK("delete", "sandbox", "here", "there")
+	settled(t, first)
+	settled(t, second)
+}
+
 // A service that a node does not take hinders no other: the node says so, and takes it
 // when what was in its way is gone.
 func TestMachine_ServiceThatANodeRefuses(t *testing.T) {

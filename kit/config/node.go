@@ -108,6 +108,9 @@ type Network struct {
 	Bridge string `yaml:"bridge"`
 	// Subnet is the IPv4 network of sandboxes; its first address is the gateway.
 	Subnet netip.Prefix `yaml:"subnet"`
+	// Subnet6 is the IPv6 network of sandboxes, from /48 to /112 and at least as large as
+	// Subnet; its first address is the gateway. Unset means that they have no IPv6.
+	Subnet6 netip.Prefix `yaml:"subnet6"`
 	// ServicePrefixes are the IPv4 networks of the virtual addresses of services: at most
 	// 4, apart from each other and from Subnet. None means that there are no services.
 	ServicePrefixes []netip.Prefix `yaml:"service_prefixes"`

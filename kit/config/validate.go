@@ -134,10 +134,26 @@ func (c *checks) network(n Network) {
 		"write an IPv4 network from /8 to /28, like 10.77.0.0/16")
 	c.must(!ok || n.Subnet == n.Subnet.Masked(), "network.subnet", fmt.Sprintf("%s has host bits", n.Subnet),
 		"write "+n.Subnet.Masked().String())
+	c.subnet6(n)
 	c.services(n)
 	c.dns(n)
 	c.nodePorts(n)
 	c.groupRules(n)
+}
+
+// subnet6: every address of the subnet has one there.
+func (c *checks) subnet6(n Network) {
+	p := n.Subnet6
+	if p == (netip.Prefix{}) {
+		return
+	}
+	ok := p.IsValid() && p.Addr().Is6() && !p.Addr().Is4In6() && p.Bits() >= 48 && p.Bits() <= 112
+	c.must(ok, "network.subnet6", fmt.Sprintf("%s is no usable network", p), "write an IPv6 network from /48 to /112, like fd4e:7a1b:9c20::/64")
+	c.must(!ok || p == p.Masked(), "network.subnet6", fmt.Sprintf("%s has host bits", p), "write "+p.Masked().String())
+	special := ok && (p.Addr().IsMulticast() || p.Addr().IsLinkLocalUnicast() || p.Addr().IsLoopback() || p.Addr().IsUnspecified())
+	c.must(!special, "network.subnet6", fmt.Sprintf("%s is for another use", p), "write one of your own networks, or one of fd00::/8 (RFC 4193)")
+	small := ok && n.Subnet.IsValid() && n.Subnet.Addr().Is4() && 128-p.Bits() < 32-n.Subnet.Bits()
+	c.must(!small, "network.subnet6", fmt.Sprintf("%s has fewer addresses than subnet %s", p, n.Subnet), "write a larger one, like "+netip.PrefixFrom(p.Addr(), 64).Masked().String())
 }
 
 func (c *checks) services(n Network) {

@@ -26,7 +26,7 @@ func runNames(p *process.Process, h *host.Host, names *dns.Names, services dns.S
 	}
 	return dns.New(
 		dns.Config{
-			Address: netip.AddrPortFrom(network.Gateway(), portOfNames), Subnet: network.Subnet,
+			Address: netip.AddrPortFrom(network.Gateway(), portOfNames), Subnet: network.Subnet, Subnet6: network.Subnet6,
 			Prefixes: network.ServicePrefixes,
 			Domain:   network.DNS.Domain, Upstreams: network.DNS.Servers(),
 		},

@@ -1,7 +1,9 @@
 package dns
 
 import (
+	"encoding/hex"
 	"math/rand/v2"
+	"net"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -17,8 +19,9 @@ const (
 	negativeTTL = 1
 	// sandboxLabel stands between the name of a sandbox and the domain.
 	sandboxLabel = "sandbox"
-	// arpa is the domain of names of IPv4 addresses.
-	arpa = ".in-addr.arpa."
+	// arpa is the domain of names of IPv4 addresses, arpa6 that of IPv6 ones (RFC 3596).
+	arpa  = ".in-addr.arpa."
+	arpa6 = ".ip6.arpa."
 )
 
 // Zone is the domain in which all sandboxes of a domain have their names, without a dot at
@@ -27,9 +30,9 @@ func Zone(domain string) string { return sandboxLabel + "." + domain }
 
 // book says what we answer ourselves.
 type book struct {
-	domain string // canonical: lower case, a dot at the end
-	subnet netip.Prefix
-	names  *Names
+	domain  string         // canonical: lower case, a dot at the end
+	subnets []netip.Prefix // of sandboxes
+	names   *Names
 
 	prefixes []netip.Prefix // of services
 	services Services       // nil if there are none
@@ -41,7 +44,11 @@ func (b book) owns(name string) bool {
 		return true
 	}
 	addr, ok := reversed(name)
-	return ok && (b.subnet.Contains(addr) || b.ofServices(addr))
+	return ok && (b.ofSandboxes(addr) || b.ofServices(addr))
+}
+
+func (b book) ofSandboxes(addr netip.Addr) bool {
+	return slices.ContainsFunc(b.subnets, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
 // answer answers a question about a name that we own. That a name is there and that it
@@ -49,7 +56,7 @@ func (b book) owns(name string) bool {
 // that a name is not there.
 func (b book) answer(q dns.Question) (code int, records []dns.RR) {
 	name := dns.CanonicalName(q.Name)
-	if addr, ok := reversed(name); ok && b.subnet.Contains(addr) {
+	if addr, ok := reversed(name); ok && b.ofSandboxes(addr) {
 		return b.pointer(q, addr)
 	}
 	if addr, ok := reversed(name); ok && b.ofServices(addr) {
@@ -127,8 +134,12 @@ func (b book) authority() dns.RR {
 	}
 }
 
-// reversed reads the address out of a canonical name like 4.3.2.1.in-addr.arpa.
+// reversed reads the address out of a canonical name like 4.3.2.1.in-addr.arpa or, with 32
+// hexadecimal digits, 2.0.….d.f.ip6.arpa.
 func reversed(name string) (netip.Addr, bool) {
+	if text, ok := strings.CutSuffix(name, arpa6); ok {
+		return reversed6(text)
+	}
 	text, ok := strings.CutSuffix(name, arpa)
 	if !ok {
 		return netip.Addr{}, false
@@ -147,4 +158,14 @@ func reversed(name string) (netip.Addr, bool) {
 		bytes[i] = byte(b)
 	}
 	return netip.AddrFrom4(bytes), true
+}
+
+func reversed6(text string) (netip.Addr, bool) {
+	digits := strings.Split(text, ".")
+	slices.Reverse(digits)
+	raw, err := hex.DecodeString(strings.Join(digits, ""))
+	if err != nil || slices.ContainsFunc(digits, func(d string) bool { return len(d) != 1 }) || len(raw) != net.IPv6len {
+		return netip.Addr{}, false
+	}
+	return netip.AddrFromSlice(raw)
 }

@@ -53,6 +53,8 @@ type Config struct {
 	Address netip.AddrPort
 	// Subnet of the sandboxes: who asks from elsewhere gets no answer.
 	Subnet netip.Prefix
+	// Subnet6 is their IPv6 network; the zero Prefix if they have none.
+	Subnet6 netip.Prefix
 	// Prefixes are the networks of the addresses of services.
 	Prefixes []netip.Prefix
 	// Domain of all names, like staddle.internal.
@@ -94,7 +96,7 @@ func New(cfg Config, deps Deps) *Server {
 	}
 	return &Server{
 		cfg: cfg, deps: deps, questions: make(chan struct{}, maxQuestions),
-		book: book{domain: dns.CanonicalName(cfg.Domain), subnet: cfg.Subnet, names: deps.Names, prefixes: cfg.Prefixes, services: deps.Services},
+		book: book{domain: dns.CanonicalName(cfg.Domain), subnets: []netip.Prefix{cfg.Subnet, cfg.Subnet6}, names: deps.Names, prefixes: cfg.Prefixes, services: deps.Services},
 	}
 }
 

@@ -55,7 +55,7 @@ func start(t *testing.T, cfg Config) *resolver {
 	if !cfg.Address.IsValid() {
 		cfg.Address = freePort(t)
 	}
-	cfg.Subnet, cfg.Domain = netip.MustParsePrefix("127.0.0.0/8"), "Staddle.internal"
+	cfg.Subnet, cfg.Subnet6, cfg.Domain = netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("fd00:5::/64"), "Staddle.internal"
 	r := &resolver{names: NewNames(), states: watch.New[id.Sandbox, *sandboxhostv1.SandboxState](), at: cfg.Address.String()}
 	r.Server = New(cfg, Deps{
 		Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Names: r.names, States: r.states,
@@ -164,6 +164,37 @@ func TestServer_DNS4_NameAndRecordAreTwoThings(t *testing.T) {
 	ptr, ok := first[*dns.PTR](ask(t, r.at, "udp", "5.0.9.127.in-addr.arpa.", dns.TypePTR, false))
 	if !ok || ptr.Ptr != "web.sandbox.staddle.internal." {
 		t.Errorf("got %v, want the name of the address", ptr)
+	}
+}
+
+// DNS-4 with IPv6: each kind of address is answered by itself, and both lead back to the name.
+func TestServer_DNS4_AddressesOfIPv6(t *testing.T) {
+	r := start(t, Config{})
+	r.tell(t, id.NewSandbox(), managerCluster, "web", phaseRunning, "127.9.0.5", "fd00:5::905")
+	r.names.Adopted()
+	const name = "web.sandbox.staddle.internal."
+	if a, ok := first[*dns.A](ask(t, r.at, "udp", name, dns.TypeA, false)); !ok || a.A.String() != "127.9.0.5" {
+		t.Errorf("got %v, want the address of IPv4", a)
+	}
+	if a, ok := first[*dns.AAAA](ask(t, r.at, "udp", name, dns.TypeAAAA, false)); !ok || a.AAAA.String() != "fd00:5::905" {
+		t.Errorf("got %v, want the address of IPv6", a)
+	}
+	const zone = ".0.0.0.0.0.0.0.0.5.0.0.0.0.0.d.f.ip6.arpa."
+	ptr, ok := first[*dns.PTR](ask(t, r.at, "udp", "5.0.9.0.0.0.0.0.0.0.0.0.0.0.0.0"+zone, dns.TypePTR, false))
+	if !ok || ptr.Ptr != name {
+		t.Errorf("got %v, want the name of the address", ptr)
+	}
+	reply := ask(t, r.at, "udp", "6.0.9.0.0.0.0.0.0.0.0.0.0.0.0.0"+zone, dns.TypePTR, false)
+	if reply.Rcode != dns.RcodeNameError || len(reply.Ns) != 1 {
+		t.Errorf("got %v, want that there is no such name", reply)
+	}
+}
+
+func TestReversed_ReadsNothingElse(t *testing.T) {
+	for _, name := range []string{"ip6.arpa.", "f.ip6.arpa.", strings.Repeat("g.", 31) + "g.ip6.arpa.", strings.Repeat("1.", 32) + "1.ip6.arpa.", strings.Repeat("11.", 16) + "ip6.arpa.", "1.2.3.in-addr.arpa."} {
+		if addr, ok := reversed(name); ok {
+			t.Errorf("%s: got %s, want none", name, addr)
+		}
 	}
 }
 

@@ -32,7 +32,7 @@ func (k known) At(addr netip.Addr) (string, bool) {
 
 func TestBook_AnswersForServices(t *testing.T) {
 	b := book{
-		domain: "staddle.internal.", subnet: netip.MustParsePrefix("10.77.0.0/16"), names: NewNames(),
+		domain: "staddle.internal.", subnets: []netip.Prefix{netip.MustParsePrefix("10.77.0.0/16")}, names: NewNames(),
 		prefixes: []netip.Prefix{netip.MustParsePrefix("10.78.0.0/16")},
 		services: known{{Name: "web", Address: netip.MustParseAddr("10.78.0.1"), Ports: []ServicePort{{Name: "http", Protocol: "tcp", Port: 80}, {Protocol: "udp", Port: 53}}}},
 	}

@@ -16,27 +16,58 @@ type chain struct {
 	rules    [][]expr.Any
 }
 
-// chains are all of the table. Those that others go to come first.
-func (n *Network) chains(sandboxes *nftables.Set, maps map[string]*nftables.Set) []chain {
-	toBridge, notBridge := n.over(expr.MetaKeyOIFNAME, expr.CmpOpEq), n.over(expr.MetaKeyOIFNAME, expr.CmpOpNeq)
+// chains are all of the table of a version of IP, beside those of groups. Those that others
+// go to come first.
+func (n *Network) chains(l layer, sandboxes *nftables.Set, maps map[string]*nftables.Set) []chain {
+	toBridge := n.over(expr.MetaKeyOIFNAME, expr.CmpOpEq)
+	all := []chain{
+		{
+			name: "metadata", kind: nftables.ChainTypeFilter, hook: nftables.ChainHookPrerouting, priority: nftables.ChainPriorityMangle,
+			rules: n.metadataRules(l),
+		},
+		{
+			name: "node", kind: nftables.ChainTypeFilter, hook: nftables.ChainHookInput, priority: nftables.ChainPriorityFilter,
+			rules: n.nodeRules(l),
+		},
+		{
+			name: "groups", kind: nftables.ChainTypeFilter, hook: nftables.ChainHookForward, priority: nftables.ChainPriorityFilter,
+			rules: [][]expr.Any{n.sortOut(l)},
+		},
+		{ // a sandbox must not be told to look for another among its neighbours
+			name: "redirects", kind: nftables.ChainTypeFilter, hook: nftables.ChainHookOutput, priority: nftables.ChainPriorityFilter,
+			rules: [][]expr.Any{join(toBridge, l.message(l.redirect), verdict(expr.VerdictDrop))},
+		},
+		{
+			name: "forward", kind: nftables.ChainTypeFilter, hook: nftables.ChainHookForward, priority: nftables.ChainPriorityFilter,
+			rules: [][]expr.Any{join(toBridge, n.over(expr.MetaKeyIIFNAME, expr.CmpOpNeq), unknown(), led(expr.CmpOpEq), verdict(expr.VerdictDrop))},
+		},
+	}
+	out := chain{
+		name: "postrouting", kind: nftables.ChainTypeNAT, hook: nftables.ChainHookPostrouting, priority: nftables.ChainPriorityNATSource,
+		rules: [][]expr.Any{join(l.from(sandboxes, false), l.to(sandboxes, true), n.over(expr.MetaKeyOIFNAME, expr.CmpOpNeq), masquerade())},
+	}
+	if l.family == nftables.TableFamilyIPv6 { // nothing is published, and nobody led anywhere
+		return append(all, out)
+	}
+	out.rules = append(out.rules,
+		// The answer of a neighbour, or one's own, would not come back through the node.
+		join(toBridge, led(expr.CmpOpNeq), l.from(sandboxes, false), masquerade()),
+		join(toBridge, loopback(l.source), masquerade()))
+	return append(append(n.publishing(maps), all...), out)
+}
+
+// publishing are the chains that lead connections to published ports.
+func (n *Network) publishing(maps map[string]*nftables.Set) []chain {
 	return []chain{
 		{name: chainPublished, rules: [][]expr.Any{lead(maps[mapPortsAt]), lead(maps[mapPorts])}},
 		{
 			name: "guard", kind: nftables.ChainTypeFilter, hook: nftables.ChainHookPrerouting, priority: nftables.ChainPriorityRaw,
-			rules: [][]expr.Any{join(n.over(expr.MetaKeyIIFNAME, expr.CmpOpEq), loopback(destinationAt), verdict(expr.VerdictDrop))},
-		},
-		{
-			name: "metadata", kind: nftables.ChainTypeFilter, hook: nftables.ChainHookPrerouting, priority: nftables.ChainPriorityMangle,
-			rules: n.metadataRules(),
-		},
-		{
-			name: "node", kind: nftables.ChainTypeFilter, hook: nftables.ChainHookInput, priority: nftables.ChainPriorityFilter,
-			rules: n.nodeRules(),
+			rules: [][]expr.Any{join(n.over(expr.MetaKeyIIFNAME, expr.CmpOpEq), loopback(layer4.destination), verdict(expr.VerdictDrop))},
 		},
 		{
 			name: "prerouting", kind: nftables.ChainTypeNAT, hook: nftables.ChainHookPrerouting, priority: nftables.ChainPriorityNATDest,
 			rules: [][]expr.Any{
-				join(loopback(destinationAt), named(expr.MetaKeyIIFNAME, expr.CmpOpNeq, "lo"), verdict(expr.VerdictReturn)),
+				join(loopback(layer4.destination), named(expr.MetaKeyIIFNAME, expr.CmpOpNeq, "lo"), verdict(expr.VerdictReturn)),
 				join(toTheNode(), goTo(chainPublished)),
 			},
 		},
@@ -44,38 +75,11 @@ func (n *Network) chains(sandboxes *nftables.Set, maps map[string]*nftables.Set)
 			name: "output", kind: nftables.ChainTypeNAT, hook: nftables.ChainHookOutput, priority: nftables.ChainPriorityNATDest,
 			rules: [][]expr.Any{join(toTheNode(), goTo(chainPublished))},
 		},
-		{
-			name: "postrouting", kind: nftables.ChainTypeNAT, hook: nftables.ChainHookPostrouting, priority: nftables.ChainPriorityNATSource,
-			rules: [][]expr.Any{
-				join(address(sourceAt, sandboxes, false), address(destinationAt, sandboxes, true), notBridge, masquerade()),
-				// The answer of a neighbour, or one's own, would not come back through the node.
-				join(toBridge, led(expr.CmpOpNeq), address(sourceAt, sandboxes, false), masquerade()),
-				join(toBridge, loopback(sourceAt), masquerade()),
-			},
-		},
-		{
-			name: "forward", kind: nftables.ChainTypeFilter, hook: nftables.ChainHookForward, priority: nftables.ChainPriorityFilter,
-			rules: [][]expr.Any{join(toBridge, n.over(expr.MetaKeyIIFNAME, expr.CmpOpNeq), unknown(), led(expr.CmpOpEq), verdict(expr.VerdictDrop))},
-		},
-		{
-			name: "groups", kind: nftables.ChainTypeFilter, hook: nftables.ChainHookForward, priority: nftables.ChainPriorityFilter,
-			rules: [][]expr.Any{n.sortOut()},
-		},
-		{ // a sandbox must not be told to look for another among its neighbours
-			name: "redirects", kind: nftables.ChainTypeFilter, hook: nftables.ChainHookOutput, priority: nftables.ChainPriorityFilter,
-			rules: [][]expr.Any{join(toBridge, protocol(unix.IPPROTO_ICMP), typeOfICMP(icmpRedirect), verdict(expr.VerdictDrop))},
-		},
 	}
 }
 
 // chainPublished leads connections to sandboxes.
 const chainPublished = "published"
-
-// Places in the IPv4 header, in bytes.
-const (
-	sourceAt      = 12
-	destinationAt = 16
-)
 
 // Registers of 32 bits for what is looked up: the first of them, each word in the next.
 const firstWord = unix.NFT_REG32_00
@@ -108,14 +112,6 @@ func named(key expr.MetaKey, op expr.CmpOp, name string) []expr.Any {
 	}
 }
 
-// address demands that an address is in a set, or not.
-func address(at uint32, set *nftables.Set, not bool) []expr.Any {
-	return []expr.Any{
-		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: at, Len: word},
-		&expr.Lookup{SourceRegister: 1, SetName: set.Name, SetID: set.ID, Invert: not},
-	}
-}
-
 // loopback demands that an address begins with 127.
 func loopback(at uint32) []expr.Any {
 	return []expr.Any{
@@ -137,7 +133,7 @@ func lead(ports *nftables.Set) []expr.Any {
 	var exprs []expr.Any
 	next := uint32(firstWord)
 	if ports.Name == mapPortsAt {
-		exprs = append(exprs, &expr.Payload{DestRegister: next, Base: expr.PayloadBaseNetworkHeader, Offset: destinationAt, Len: word})
+		exprs = append(exprs, &expr.Payload{DestRegister: next, Base: expr.PayloadBaseNetworkHeader, Offset: layer4.destination, Len: word})
 		next++
 	}
 	const portAt, portSize = 2, 2 // in the headers of TCP and UDP

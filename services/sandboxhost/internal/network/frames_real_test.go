@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -20,7 +21,7 @@ func hear(t *testing.T, n *node, uid id.Sandbox) <-chan string {
 	t.Helper()
 	var c net.PacketConn
 	err := n.inNet(uid, func() (err error) {
-		c, err = net.ListenPacket("udp4", fmt.Sprintf(":%d", heardPort))
+		c, err = net.ListenPacket("udp", fmt.Sprintf(":%d", heardPort))
 		return err
 	})
 	if err != nil {
@@ -44,6 +45,19 @@ func hear(t *testing.T, n *node, uid id.Sandbox) <-chan string {
 		}
 	})
 	return heard
+}
+
+// first demands that a text is what is heard first.
+func first(t *testing.T, heard <-chan string, want string) {
+	t.Helper()
+	select {
+	case got := <-heard:
+		if got != want {
+			t.Errorf("heard %q first, want %q alone", got, want)
+		}
+	case <-time.After(10 * time.Second):
+		t.Errorf("nothing was heard, want %q", want)
+	}
 }
 
 // sendFrame sends a frame as it is.
@@ -72,8 +86,8 @@ func datagram(from, to net.HardwareAddr, source, destination netip.AddrPort, tex
 	ip := make([]byte, ipHeader)
 	ip[0], ip[8], ip[9] = 0x45, 64, unix.IPPROTO_UDP
 	binary.BigEndian.PutUint16(ip[2:], uint16(ipHeader+udpHeader+len(text)))
-	copy(ip[sourceAt:], source.Addr().AsSlice())
-	copy(ip[destinationAt:], destination.Addr().AsSlice())
+	copy(ip[layer4.source:], source.Addr().AsSlice())
+	copy(ip[layer4.destination:], destination.Addr().AsSlice())
 	binary.BigEndian.PutUint16(ip[10:], sum(ip))
 	udp := append(bigEndian(source.Port()), bigEndian(destination.Port())...)
 	udp = append(append(udp, bigEndian(uint16(udpHeader+len(text)))...), 0, 0)
@@ -97,4 +111,24 @@ func arpReply(from, to net.HardwareAddr, claimed, asker netip.Addr) []byte {
 	frame := append(ethernetHeader(from, to, unix.ETH_P_ARP), 0, 1, 8, 0, 6, 4, 0, 2)
 	frame = append(append(frame, from...), claimed.AsSlice()...)
 	return append(append(frame, to...), asker.AsSlice()...)
+}
+
+// datagram6 is a frame with a packet of udp over IPv6.
+func datagram6(from, to net.HardwareAddr, source, destination netip.AddrPort, text string) []byte {
+	const ipHeader, udpHeader = 40, 8
+	size := bigEndian(uint16(udpHeader + len(text)))
+	udp := append(append(bigEndian(source.Port()), bigEndian(destination.Port())...), size...)
+	udp = append(append(udp, 0, 0), text...)
+	ip := make([]byte, ipHeader)
+	ip[0], ip[6], ip[7] = 0x60, unix.IPPROTO_UDP, 64
+	copy(ip[4:], size)
+	copy(ip[layer6.source:], source.Addr().AsSlice())
+	copy(ip[layer6.destination:], destination.Addr().AsSlice())
+	summed := append(append(append([]byte{}, ip[layer6.source:]...), 0, 0), size...) // with the pseudo header of RFC 8200
+	summed = append(append(summed, 0, 0, 0, unix.IPPROTO_UDP), udp...)
+	if len(summed)%2 == 1 {
+		summed = append(summed, 0)
+	}
+	binary.BigEndian.PutUint16(udp[6:], sum(summed))
+	return append(append(ethernetHeader(from, to, unix.ETH_P_IPV6), ip...), udp...)
 }

@@ -51,7 +51,15 @@ func ofGroup(prefix, group string) string {
 // member is a sandbox that may send.
 type member struct {
 	group, port string // port is the host's end of its interface
-	addr        netip.Addr
+	addr, six   netip.Addr
+}
+
+// at is its address in a version of IP; the zero Addr if it has none.
+func (m member) at(l layer) netip.Addr {
+	if l.family == nftables.TableFamilyIPv6 {
+		return m.six
+	}
+	return m.addr
 }
 
 // standing are the groups that are in the table without any member.
@@ -71,11 +79,15 @@ func (n *Network) members() []member {
 	all := make([]member, 0, len(n.joined))
 	for uid, group := range n.joined {
 		if addr, ok := n.byUID[uid]; ok {
-			all = append(all, member{group: group, port: hostInterface(uid), addr: addr})
+			all = append(all, n.memberOf(uid, group, addr))
 		}
 	}
 	slices.SortFunc(all, func(a, b member) int { return a.addr.Compare(b.addr) })
 	return all
+}
+
+func (n *Network) memberOf(uid id.Sandbox, group string, addr netip.Addr) member {
+	return member{group: group, port: hostInterface(uid), addr: addr, six: n.six(addr)}
 }
 
 // mayJoin says whether this node can keep a group apart.
@@ -97,8 +109,8 @@ func (n *Network) join(uid id.Sandbox, group string) error {
 	n.mu.Lock()
 	was, again := n.joined[uid]
 	n.joined[uid] = group
-	m := member{group: group, port: hostInterface(uid), addr: n.byUID[uid]}
-	_, stands := n.rules[ofGroup(prefixFrom, group)]
+	m := n.memberOf(uid, group, n.byUID[uid])
+	_, stands := n.made[nftables.TableFamilyIPv4][ofGroup(prefixFrom, group)]
 	n.mu.Unlock()
 	var err error
 	if again && was != group {
@@ -121,20 +133,21 @@ func (n *Network) enter(m member, first bool) error {
 	if err != nil {
 		return err
 	}
-	table := n.table()
-	if first {
-		if err := n.addGroup(c, table, m.group); err != nil {
+	for _, l := range n.layers() {
+		if first {
+			if err := n.addGroup(c, l, m.group); err != nil {
+				return err
+			}
+		}
+		if err := n.eachElement(l, m, c.SetAddElements); err != nil {
 			return err
 		}
-	}
-	if err := eachElement(table, m, c.SetAddElements); err != nil {
-		return err
 	}
 	if err := c.Flush(); err != nil {
 		return err
 	}
 	if first {
-		if err := n.noteChain(ofGroup(prefixFrom, m.group)); err != nil {
+		if err := n.noteChains(ofGroup(prefixFrom, m.group)); err != nil {
 			return err
 		}
 	}
@@ -147,7 +160,7 @@ func (n *Network) leave(uid id.Sandbox) error {
 	defer n.writing.Unlock()
 	n.mu.Lock()
 	group, was := n.joined[uid]
-	m := member{group: group, port: hostInterface(uid), addr: n.byUID[uid]}
+	m := n.memberOf(uid, group, n.byUID[uid])
 	delete(n.joined, uid)
 	last := !n.cfg.Policy.standing()[group] && !slices.Contains(slices.Collect(maps.Values(n.joined)), group)
 	n.mu.Unlock()
@@ -173,92 +186,104 @@ func (n *Network) exit(m member, last bool) error {
 	if err != nil {
 		return err
 	}
-	table, chain := n.table(), ofGroup(prefixFrom, m.group)
-	if err := eachElement(table, m, c.SetDeleteElements); err != nil {
-		return err
-	}
-	if last {
-		c.FlushChain(&nftables.Chain{Table: table, Name: chain})
-		c.DelChain(&nftables.Chain{Table: table, Name: chain})
-		c.DelSet(memberSet(table, m.group))
+	chain := ofGroup(prefixFrom, m.group)
+	for _, l := range n.layers() {
+		if err := n.eachElement(l, m, c.SetDeleteElements); err != nil {
+			return err
+		}
+		if last {
+			table := n.tableOf(l)
+			c.FlushChain(&nftables.Chain{Table: table, Name: chain})
+			c.DelChain(&nftables.Chain{Table: table, Name: chain})
+			c.DelSet(l.memberSet(table, m.group))
+		}
 	}
 	if err := c.Flush(); err != nil {
 		return err
 	}
 	if last {
 		n.mu.Lock()
-		delete(n.rules, chain)
+		for _, l := range n.layers() {
+			delete(n.made[l.family], chain)
+		}
 		n.mu.Unlock()
 	}
 	return n.changeWire(m, (*nftables.Conn).SetDeleteElements)
 }
 
-// eachElement changes what a member is in the table of rules.
-func eachElement(table *nftables.Table, m member, change func(*nftables.Set, []nftables.SetElement) error) error {
+// eachElement changes what a member is in a table of rules.
+func (n *Network) eachElement(l layer, m member, change func(*nftables.Set, []nftables.SetElement) error) error {
+	table := n.tableOf(l)
+	if !m.at(l).IsValid() { // of another subnet than the node has now
+		return nil
+	}
 	return errors.Join(
-		change(memberSet(table, m.group), []nftables.SetElement{{Key: m.addr.AsSlice()}}),
-		change(senderMap(table), []nftables.SetElement{m.sender()}))
+		change(l.memberSet(table, m.group), []nftables.SetElement{{Key: m.at(l).AsSlice()}}),
+		change(l.senderMap(table), []nftables.SetElement{m.sender(l)}))
 }
 
-func (m member) sender() nftables.SetElement {
-	return nftables.SetElement{Key: m.addr.AsSlice(), VerdictData: &expr.Verdict{Kind: expr.VerdictGoto, Chain: ofGroup(prefixFrom, m.group)}}
+func (m member) sender(l layer) nftables.SetElement {
+	return nftables.SetElement{Key: m.at(l).AsSlice(), VerdictData: &expr.Verdict{Kind: expr.VerdictGoto, Chain: ofGroup(prefixFrom, m.group)}}
 }
 
-func memberSet(table *nftables.Table, group string) *nftables.Set {
-	return &nftables.Set{Table: table, Name: ofGroup(prefixMembers, group), KeyType: nftables.TypeIPAddr}
+func (l layer) memberSet(table *nftables.Table, group string) *nftables.Set {
+	return &nftables.Set{Table: table, Name: ofGroup(prefixMembers, group), KeyType: l.key}
 }
 
-func senderMap(table *nftables.Table) *nftables.Set {
-	return &nftables.Set{Table: table, Name: mapSenders, IsMap: true, KeyType: nftables.TypeIPAddr, DataType: nftables.TypeVerdict}
+func (l layer) senderMap(table *nftables.Table) *nftables.Set {
+	return &nftables.Set{Table: table, Name: mapSenders, IsMap: true, KeyType: l.key, DataType: nftables.TypeVerdict}
 }
 
-// addGroup adds what a group has in the table of rules.
-func (n *Network) addGroup(c *nftables.Conn, table *nftables.Table, group string) error {
-	if err := c.AddSet(memberSet(table, group), nil); err != nil {
+// addGroup adds what a group has in a table of rules.
+func (n *Network) addGroup(c *nftables.Conn, l layer, group string) error {
+	table := n.tableOf(l)
+	if err := c.AddSet(l.memberSet(table, group), nil); err != nil {
 		return fmt.Errorf("make set of members: %w", err)
 	}
-	addRules(c, c.AddChain(&nftables.Chain{Table: table, Name: ofGroup(prefixFrom, group)}), n.groupRules(group))
+	addRules(c, c.AddChain(&nftables.Chain{Table: table, Name: ofGroup(prefixFrom, group)}), n.groupRules(l, group))
 	return nil
 }
 
 // addGroups adds all groups with their members, and the chains that lead to them.
-func (n *Network) addGroups(c *nftables.Conn, table *nftables.Table) error {
-	if err := c.AddSet(senderMap(table), nil); err != nil {
+func (n *Network) addGroups(c *nftables.Conn, table *nftables.Table, l layer) error {
+	if err := c.AddSet(l.senderMap(table), nil); err != nil {
 		return fmt.Errorf("make map of senders: %w", err)
 	}
 	groups, members := n.cfg.Policy.standing(), map[string][]nftables.SetElement{}
 	var senders []nftables.SetElement
 	for _, m := range n.members() {
 		groups[m.group] = true
-		members[m.group] = append(members[m.group], nftables.SetElement{Key: m.addr.AsSlice()})
-		senders = append(senders, m.sender())
+		if m.at(l).IsValid() {
+			members[m.group] = append(members[m.group], nftables.SetElement{Key: m.at(l).AsSlice()})
+			senders = append(senders, m.sender(l))
+		}
 	}
-	addRules(c, c.AddChain(&nftables.Chain{Table: table, Name: chainApart}), keepApart())
+	addRules(c, c.AddChain(&nftables.Chain{Table: table, Name: chainApart}), keepApart(l))
 	for _, group := range slices.Sorted(maps.Keys(groups)) {
-		if err := c.AddSet(memberSet(table, group), nil); err != nil { // all before the rules, which name each other's
+		if err := c.AddSet(l.memberSet(table, group), nil); err != nil { // all before the rules, which name each other's
 			return fmt.Errorf("make set of members: %w", err)
 		}
 	}
 	for _, group := range slices.Sorted(maps.Keys(groups)) {
-		addRules(c, c.AddChain(&nftables.Chain{Table: table, Name: ofGroup(prefixFrom, group)}), n.groupRules(group))
-		if err := nft.Send(memberSet(table, group), members[group], c.SetAddElements); err != nil {
+		addRules(c, c.AddChain(&nftables.Chain{Table: table, Name: ofGroup(prefixFrom, group)}), n.groupRules(l, group))
+		if err := nft.Send(l.memberSet(table, group), members[group], c.SetAddElements); err != nil {
 			return err
 		}
 	}
-	return nft.Send(senderMap(table), senders, c.SetAddElements)
+	return nft.Send(l.senderMap(table), senders, c.SetAddElements)
 }
 
 // groupRules are what the members of a group reach of other sandboxes.
-func (n *Network) groupRules(group string) [][]expr.Any {
+func (n *Network) groupRules(l layer, group string) [][]expr.Any {
 	pass := verdict(expr.VerdictReturn)
-	rules := [][]expr.Any{join(inGroup(group), pass)}
+	rules := [][]expr.Any{join(l.inGroup(group), pass)}
 	for _, r := range n.cfg.Policy.Groups {
 		if r.From != group && r.From != AnyGroup {
 			continue
 		}
 		var to []expr.Any
 		if r.To != AnyGroup {
-			to = inGroup(r.To)
+			to = l.inGroup(r.To)
 		}
 		if len(r.Ports) == 0 {
 			rules = append(rules, join(to, pass))
@@ -273,19 +298,19 @@ func (n *Network) groupRules(group string) [][]expr.Any {
 // keepApart refuses what one group sends to another. A connection that was led here is refused
 // by a message: with br_netfilter a reset would come from the sandbox behind it, whom the client
 // does not know (nf_send_reset of the kernel sends it past the translation of addresses).
-func keepApart() [][]expr.Any {
-	return append([][]expr.Any{join(led(expr.CmpOpNeq), []expr.Any{&expr.Counter{}}, barred())}, refuse(nil)...)
+func keepApart(l layer) [][]expr.Any {
+	return append([][]expr.Any{join(led(expr.CmpOpNeq), []expr.Any{&expr.Counter{}}, l.prohibit())}, l.refuse(nil)...)
 }
 
 // inGroup demands that the destination is a member of a group.
-func inGroup(group string) []expr.Any {
-	return address(destinationAt, &nftables.Set{Name: ofGroup(prefixMembers, group)}, false)
+func (l layer) inGroup(group string) []expr.Any {
+	return l.to(&nftables.Set{Name: ofGroup(prefixMembers, group)}, false)
 }
 
 // sortOut sends new connections between sandboxes to the chain of the sender's group.
-func (n *Network) sortOut() []expr.Any {
+func (n *Network) sortOut(l layer) []expr.Any {
 	return join(n.fromBridge(), n.over(expr.MetaKeyOIFNAME, expr.CmpOpEq), unknown(), []expr.Any{
-		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: sourceAt, Len: word},
+		l.load(l.source),
 		&expr.Lookup{SourceRegister: 1, DestRegister: unix.NFT_REG_VERDICT, IsDestRegSet: true, SetName: mapSenders},
 	})
 }

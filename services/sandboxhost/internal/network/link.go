@@ -76,7 +76,7 @@ func (n *Network) connect(uid id.Sandbox, addr netip.Addr, group string) (err er
 	if err := errors.Join(noteGroup(veth, group), n.reflect(uid, veth)); err != nil {
 		return err
 	}
-	if err := n.configure(ns, addr); err != nil {
+	if err := errors.Join(n.configure(ns, addr), n.meet6(addr)); err != nil {
 		return err
 	}
 	if err := netlink.LinkSetUp(veth); err != nil {
@@ -183,6 +183,9 @@ func (n *Network) configure(ns *os.File, addr netip.Addr) error {
 	if err := h.RouteDel(direct); err != nil && !errors.Is(err, unix.ESRCH) {
 		return fmt.Errorf("remove route to neighbours: %w", err)
 	}
+	if err := n.configure6(h, link, addr); err != nil {
+		return err
+	}
 	return n.setHardware(h, link, addr)
 }
 
@@ -246,7 +249,7 @@ func (n *Network) adopt(ctx context.Context, kernel []element) error {
 	if err := n.rewrite(want); err != nil {
 		return err
 	}
-	if err := errors.Join(n.adoptPorts(want, kernel), n.adoptGroups(want), n.modernize(inUse)); err != nil {
+	if err := errors.Join(n.adoptPorts(want, kernel), n.adoptGroups(want), n.modernize(inUse), n.meetAll6()); err != nil {
 		return err
 	}
 	if err := n.writeTable(); err != nil {

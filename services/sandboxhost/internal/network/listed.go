@@ -15,8 +15,11 @@ import (
 
 // tableText is a table as people name it to nft.
 func tableText(table *nftables.Table) string {
-	if table.Family == nftables.TableFamilyIPv4 {
+	switch table.Family {
+	case nftables.TableFamilyIPv4:
 		return table.Name
+	case nftables.TableFamilyIPv6:
+		return "ip6 " + table.Name
 	}
 	return "bridge " + table.Name
 }
@@ -44,25 +47,32 @@ func (n *Network) listRules(table *nftables.Table) (map[string]string, error) {
 			return nil, err
 		}
 	}
-	if len(all) > 0 && table.Family == nftables.TableFamilyIPv4 {
+	if len(all) > 0 && isOfIP(table) {
 		all["@"+setSandboxes], err = sumOfSet(c, &nftables.Set{Table: table, Name: setSandboxes})
 	}
 	return all, err
 }
 
-// noteChain remembers a chain as it was made.
-func (n *Network) noteChain(name string) error {
+// isOfIP says whether a table is about what is routed.
+func isOfIP(table *nftables.Table) bool {
+	return table.Family == nftables.TableFamilyIPv4 || table.Family == nftables.TableFamilyIPv6
+}
+
+// noteChains remembers the chains of a name as they were made.
+func (n *Network) noteChains(name string) error {
 	c, err := nft.Open()
 	if err != nil {
 		return err
 	}
-	sum, err := sumOfChain(c, &nftables.Chain{Table: n.table(), Name: name})
-	if err != nil {
-		return err
+	for _, l := range n.layers() {
+		sum, err := sumOfChain(c, &nftables.Chain{Table: n.tableOf(l), Name: name})
+		if err != nil {
+			return err
+		}
+		n.mu.Lock()
+		n.made[l.family][name] = sum
+		n.mu.Unlock()
 	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.rules[name] = sum
 	return nil
 }
 
@@ -101,16 +111,16 @@ func sumOfSet(c *nftables.Conn, set *nftables.Set) (string, error) {
 
 // membersChanged says whether other sandboxes are in the tables than should be.
 func (n *Network) membersChanged() (string, error) {
-	all, tables := n.members(), []*nftables.Table{n.table()}
-	if n.hasWire() {
-		tables = append(tables, n.wireTable())
-	}
-	for _, table := range tables {
+	all, wire := n.members(), n.hasWire()
+	for _, table := range n.tables() {
+		if !wire && !isOfIP(table) {
+			continue
+		}
 		have, err := listMembers(table)
 		if err != nil {
 			return "", err
 		}
-		if !slices.Equal(have, wantedMembers(table, all)) {
+		if !slices.Equal(have, n.wantedMembers(table, all)) {
 			return fmt.Sprintf("table %s should be about %d sandboxes, and is about others", tableText(table), len(all)), nil
 		}
 	}
@@ -146,22 +156,29 @@ func listMembers(table *nftables.Table) ([]string, error) {
 
 // isOfMembers says whether a set or map changes with the sandboxes.
 func isOfMembers(table *nftables.Table, name string) bool {
-	if table.Family != nftables.TableFamilyIPv4 {
+	if !isOfIP(table) {
 		return true
 	}
 	return name == mapSenders || strings.HasPrefix(name, prefixMembers+"_")
 }
 
 // wantedMembers is what listMembers should list.
-func wantedMembers(table *nftables.Table, members []member) []string {
+func (n *Network) wantedMembers(table *nftables.Table, members []member) []string {
 	var all []string
 	for _, m := range members {
-		if table.Family != nftables.TableFamilyIPv4 {
-			all = append(all, elementText(setPorts, m.onWire().Key, ""), elementText(setSources, m.source().Key, ""))
-			continue
+		if !isOfIP(table) {
+			all = append(all, elementText(setPorts, m.onWire().Key, ""))
 		}
-		all = append(all, elementText(ofGroup(prefixMembers, m.group), m.addr.AsSlice(), ""),
-			elementText(mapSenders, m.addr.AsSlice(), ofGroup(prefixFrom, m.group)))
+		for _, l := range n.layers() {
+			switch {
+			case !m.at(l).IsValid():
+			case !isOfIP(table):
+				all = append(all, elementText(sourcesOf(l), m.sourceIn(l).Key, ""))
+			case table.Family == l.family:
+				all = append(all, elementText(ofGroup(prefixMembers, m.group), m.at(l).AsSlice(), ""),
+					elementText(mapSenders, m.at(l).AsSlice(), ofGroup(prefixFrom, m.group)))
+			}
+		}
 	}
 	slices.Sort(all)
 	return all

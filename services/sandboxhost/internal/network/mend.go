@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/google/nftables"
 	"github.com/vishvananda/netlink"
 
 	"staddle.internal/kit/id"
@@ -55,13 +54,13 @@ func (n *Network) broken() (string, error) {
 	if uplink, err := uplinkMTU(); err != nil || uplink != mtu || bridge.Attrs().MTU != mtu {
 		return fmt.Sprintf("packets of the uplink have at most %d bytes, those of bridge %s %d", uplink, n.cfg.Bridge, bridge.Attrs().MTU), err
 	}
-	addrs, err := netlink.AddrList(bridge, netlink.FAMILY_V4)
-	if err != nil {
-		return "", fmt.Errorf("list addresses of bridge %s: %w", n.cfg.Bridge, err)
+	if has, err := hasAddress(bridge, netip.PrefixFrom(n.gateway(), n.cfg.Subnet.Bits())); err != nil || !has {
+		return "bridge " + n.cfg.Bridge + " has lost its address", err
 	}
-	want := netip.PrefixFrom(n.gateway(), n.cfg.Subnet.Bits()).String()
-	if !slices.ContainsFunc(addrs, func(a netlink.Addr) bool { return a.IPNet.String() == want }) {
-		return "bridge " + n.cfg.Bridge + " has lost its address", nil
+	if n.cfg.Subnet6.IsValid() {
+		if broken, err := n.broken6(bridge); err != nil || broken != "" {
+			return broken, err
+		}
 	}
 	if on, err := forwards(); err != nil || !on {
 		return "ip_forward was switched off", err
@@ -81,14 +80,14 @@ func (n *Network) rulesChanged() (string, error) {
 	n.writing.Lock()
 	defer n.writing.Unlock()
 	n.mu.Lock()
-	made := []map[string]string{maps.Clone(n.rules), maps.Clone(n.wire)}
+	made := maps.Clone(n.made) // what is in it changes under n.writing alone
 	n.mu.Unlock()
-	for i, table := range []*nftables.Table{n.table(), n.wireTable()} {
+	for _, table := range n.tables() {
 		now, err := n.listRules(table)
 		if err != nil {
 			return "", err
 		}
-		if !maps.Equal(now, made[i]) {
+		if !maps.Equal(now, made[table.Family]) {
 			return "the rules of table " + tableText(table) + " were changed", nil
 		}
 	}

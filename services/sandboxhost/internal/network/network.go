@@ -5,8 +5,8 @@
 // Addresses are noted in a ledger by the sandbox's uid, and are released by uid
 // only. After a start the ledger is compared with what the pinned namespaces
 // really use, so that no address is given out twice even if the ledger was lost.
-// All rules lie in two tables of nftables that are named after the bridge: one for what is
-// routed, one for what comes over the wires of the sandboxes. What others have set up is
+// All rules lie in tables of nftables that are named after the bridge: one for what is
+// routed, another where there is IPv6, and one for what comes over the wires of the sandboxes. What others have set up is
 // never changed.
 //
 // It must never decide which sandbox should have a network, and never touch an
@@ -46,6 +46,9 @@ type Config struct {
 	Bridge string
 	// Subnet of the sandboxes; its first address is the bridge's.
 	Subnet netip.Prefix
+	// Subnet6 is their IPv6 network, at least as large; its first address is the bridge's.
+	// The zero Prefix means that they have no IPv6.
+	Subnet6 netip.Prefix
 	// Ledger is the file of addresses.
 	Ledger string
 	// Policy says what of the node, and of each other, they reach.
@@ -99,9 +102,9 @@ type Network struct {
 	noRedirects bool
 	// joined are the sandboxes that may send, each with its group.
 	joined map[id.Sandbox]string
-	rules  map[string]string // chains of our table, as they were made
-	wire   map[string]string // those of the table of the bridge
-	noWire string            // why that is not there; "" if it is
+	// made are the chains of our tables, as they were made.
+	made   map[nftables.TableFamily]map[string]string
+	noWire string // why there is no table of the bridge; "" if there is
 
 	wireFamily nftables.TableFamily // of bridges
 }
@@ -120,7 +123,7 @@ func New(cfg Config, deps Deps) *Network {
 }
 
 // gateway is the address of the bridge.
-func (n *Network) gateway() netip.Addr { return n.cfg.Subnet.Masked().Addr().Next() }
+func (n *Network) gateway() netip.Addr { return n.gatewayOf(layer4) }
 
 // Open makes bridge and rules as they should be, and takes over every address in
 // use. Safe to repeat; it must return before anything is attached.
@@ -259,6 +262,19 @@ func (n *Network) Address(uid id.Sandbox) (netip.Addr, bool, error) {
 	return addr, whole, err
 }
 
+// AddressesOf are those of a sandbox whose attachment is whole: that of IPv4 and, where there is IPv6,
+// the one that belongs to it. None if it has none, or only in part.
+func (n *Network) AddressesOf(uid id.Sandbox) ([]netip.Addr, error) {
+	addr, whole, err := n.Address(uid)
+	if err != nil || !whole {
+		return nil, err
+	}
+	if six := n.six(addr); six.IsValid() {
+		return []netip.Addr{addr, six}, nil
+	}
+	return []netip.Addr{addr}, nil
+}
+
 // Holds says whether the ledger has an address for a sandbox.
 func (n *Network) Holds(uid id.Sandbox) bool {
 	n.mu.Lock()
@@ -292,6 +308,12 @@ func (n *Network) Detach(uid id.Sandbox) error {
 		return fmt.Errorf("remove interface of sandbox %s: %w", uid, err)
 	}
 	if err := n.leave(uid); err != nil { // nothing of it can be sent any more
+		return err
+	}
+	n.mu.Lock()
+	addr := n.byUID[uid]
+	n.mu.Unlock()
+	if err := n.part6(addr); err != nil {
 		return err
 	}
 	return n.free(uid)

@@ -3,9 +3,7 @@ package network
 import (
 	"encoding/binary"
 	"errors"
-	"net/netip"
 	"os"
-	"path/filepath"
 
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
@@ -33,37 +31,31 @@ type PortRange struct {
 	First, Last uint16
 }
 
-// linkLocal has the metadata of clouds (RFC 3927).
-var linkLocal = netip.PrefixFrom(netip.AddrFrom4([4]byte{169, 254, 0, 0}), 16)
+const portOfNames = 53
 
-const (
-	portOfNames  = 53
-	icmpEcho     = 8 // RFC 792
-	icmpRedirect = 5
-	icmpBarred   = 13 // of destination unreachable: administratively prohibited (RFC 1812)
-)
-
-// metadataRules refuse new connections to link-local addresses. They are asked before
+// metadataRules refuse new connections to where clouds serve metadata. They are asked before
 // anybody leads such a connection elsewhere.
-func (n *Network) metadataRules() [][]expr.Any {
+func (n *Network) metadataRules(l layer) (rules [][]expr.Any) {
 	if n.cfg.Policy.Metadata {
 		return nil
 	}
-	there := join(n.fromBridge(), unknown(), within(destinationAt, linkLocal))
-	var rules [][]expr.Any
-	if n.cfg.Policy.AnyResolver {
-		rules = toResolver(there)
+	for _, p := range l.metadata {
+		there := join(n.fromBridge(), unknown(), l.within(p))
+		if n.cfg.Policy.AnyResolver {
+			rules = append(rules, toResolver(there)...)
+		}
+		rules = append(rules, l.refuse(there)...)
 	}
-	return append(rules, refuse(there)...)
+	return rules
 }
 
 // nodeRules refuse new connections to the node itself, but to what is allowed. What is
 // published, and services, are no connections to the node: they have been led away before.
-func (n *Network) nodeRules() [][]expr.Any {
-	toGateway := is(destinationAt, n.gateway())
+func (n *Network) nodeRules(l layer) [][]expr.Any {
+	toGateway := l.is(n.gatewayOf(l))
 	rules := [][]expr.Any{
 		join(n.fromBridge(), known(), verdict(expr.VerdictReturn)),
-		join(n.fromBridge(), toGateway, protocol(unix.IPPROTO_ICMP), typeOfICMP(icmpEcho), verdict(expr.VerdictReturn)),
+		join(n.fromBridge(), toGateway, l.message(l.echo), verdict(expr.VerdictReturn)),
 	}
 	resolver := toGateway
 	if n.cfg.Policy.AnyResolver {
@@ -73,7 +65,7 @@ func (n *Network) nodeRules() [][]expr.Any {
 	for _, p := range n.cfg.Policy.Ports {
 		rules = append(rules, join(n.fromBridge(), protocol(protocolNumbers[p.Protocol]), ports(p.First, p.Last), verdict(expr.VerdictReturn)))
 	}
-	return append(rules, refuse(n.fromBridge())...)
+	return append(rules, l.refuse(n.fromBridge())...)
 }
 
 // toResolver lets questions about names pass.
@@ -82,19 +74,6 @@ func toResolver(which []expr.Any) (rules [][]expr.Any) {
 		rules = append(rules, join(which, protocol(number), ports(portOfNames, portOfNames), verdict(expr.VerdictReturn)))
 	}
 	return rules
-}
-
-// refuse counts and refuses a packet in the way that its sender sees at once.
-func refuse(all []expr.Any) [][]expr.Any {
-	counted := []expr.Any{&expr.Counter{}}
-	return [][]expr.Any{
-		join(all, protocol(unix.IPPROTO_TCP), counted, []expr.Any{&expr.Reject{Type: unix.NFT_REJECT_TCP_RST}}),
-		join(all, counted, barred()),
-	}
-}
-
-func barred() []expr.Any {
-	return []expr.Any{&expr.Reject{Type: unix.NFT_REJECT_ICMP_UNREACH, Code: icmpBarred}}
 }
 
 func (n *Network) fromBridge() []expr.Any { return n.over(expr.MetaKeyIIFNAME, expr.CmpOpEq) }
@@ -122,32 +101,8 @@ func ports(first, last uint16) []expr.Any {
 
 func bigEndian(port uint16) []byte { return binary.BigEndian.AppendUint16(nil, port) }
 
-func typeOfICMP(kind byte) []expr.Any {
-	return []expr.Any{
-		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Len: 1},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{kind}},
-	}
-}
-
-// is demands an address.
-func is(at uint32, a netip.Addr) []expr.Any {
-	return []expr.Any{
-		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: at, Len: word},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: a.AsSlice()},
-	}
-}
-
-// within demands an address of a network whose size is whole bytes.
-func within(at uint32, p netip.Prefix) []expr.Any {
-	size := p.Bits() / 8
-	return []expr.Any{
-		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: at, Len: uint32(size)},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: p.Masked().Addr().AsSlice()[:size]},
-	}
-}
-
 // withoutIPv6 takes the node's own IPv6 address off the bridge, and says whether it has
-// none. The network of sandboxes has no IPv6, and no rule is asked about it.
+// none. It is for a network without IPv6: no rule is asked about it.
 func (n *Network) withoutIPv6() (bool, error) {
 	err := set(n.ipv6File(), "1")
 	if errors.Is(err, os.ErrNotExist) { // a kernel without IPv6
@@ -164,6 +119,4 @@ func (n *Network) ipv6IsOff() (bool, error) {
 	return off, err
 }
 
-func (n *Network) ipv6File() string {
-	return filepath.Join("/proc/sys/net/ipv6/conf", n.cfg.Bridge, "disable_ipv6")
-}
+func (n *Network) ipv6File() string { return setting6(n.cfg.Bridge, "disable_ipv6") }

@@ -113,7 +113,7 @@ func ping(n *node, from id.Sandbox, to string) error {
 		if err := c.SetDeadline(time.Now().Add(3 * time.Second)); err != nil {
 			return err
 		}
-		if _, err := c.WriteTo([]byte{icmpEcho, 0, 0xf7, 0xff, 0, 0, 0, 0}, ip); err != nil { // with its sum
+		if _, err := c.WriteTo([]byte{layer4.echo, 0, 0xf7, 0xff, 0, 0, 0, 0}, ip); err != nil { // with its sum
 			return err
 		}
 		buffer := make([]byte, 128)
@@ -321,9 +321,9 @@ func TestPolicy_RefusesWhatIsLeft(t *testing.T) {
 	n := New(Config{Bridge: "b", Subnet: netip.MustParsePrefix("10.0.0.0/24"), Policy: Policy{
 		Metadata: true, Ports: []PortRange{{hostport.TCP, 80, 90}},
 	}}, Deps{})
-	rules := n.nodeRules()
-	if len(n.metadataRules()) != 0 || len(rules) != 7 {
-		t.Errorf("got %d and %d rules, want 0 and 7", len(n.metadataRules()), len(rules))
+	rules := n.nodeRules(layer4)
+	if len(n.metadataRules(layer4)) != 0 || len(rules) != 7 {
+		t.Errorf("got %d and %d rules, want 0 and 7", len(n.metadataRules(layer4)), len(rules))
 	}
 	last := rules[len(rules)-1]
 	if _, ok := last[len(last)-1].(*expr.Reject); !ok || !strings.Contains(fmt.Sprintf("%T", last[0]), "Meta") {

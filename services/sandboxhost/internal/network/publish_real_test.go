@@ -112,6 +112,9 @@ const (
 	lanPeer = "198.51.100.2"
 )
 
+// lanInterface is what the node has there.
+func lanInterface() string { return fmt.Sprintf("sdl%d", os.Getpid()%1_000_000) }
+
 // lan makes a machine beside the node that has the node as its gateway.
 func lan(t *testing.T, n *node) id.Sandbox {
 	t.Helper()
@@ -125,7 +128,7 @@ func lan(t *testing.T, n *node) id.Sandbox {
 	}
 	defer ns.Close()
 	attrs := netlink.NewLinkAttrs()
-	attrs.Name = fmt.Sprintf("sdl%d", os.Getpid()%1_000_000)
+	attrs.Name = lanInterface()
 	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: "lan0", PeerNamespace: netlink.NsFd(ns.Fd())}
 	cidr := func(text string) *netlink.Addr {
 		return &netlink.Addr{IPNet: ipNet(netip.MustParseAddr(text), 24)}

@@ -28,11 +28,22 @@ func (n *Network) tableName() string {
 	return "staddle_" + clean
 }
 
-func (n *Network) table() *nftables.Table {
-	return &nftables.Table{Name: n.tableName(), Family: nftables.TableFamilyIPv4}
+func (n *Network) table() *nftables.Table { return n.tableOf(layer4) }
+
+func (n *Network) tableOf(l layer) *nftables.Table {
+	return &nftables.Table{Name: n.tableName(), Family: l.family}
 }
 
-// writeTable replaces both tables and remembers what they look like.
+// tables are all of this node.
+func (n *Network) tables() []*nftables.Table {
+	var all []*nftables.Table
+	for _, l := range n.layers() {
+		all = append(all, n.tableOf(l))
+	}
+	return append(all, n.wireTable())
+}
+
+// writeTable replaces all tables and remembers what they look like.
 func (n *Network) writeTable() error {
 	n.writing.Lock()
 	defer n.writing.Unlock()
@@ -46,22 +57,23 @@ func (n *Network) writeTableLocked() error {
 	if err := n.writeWire(); err != nil {
 		return err
 	}
-	rules, err := n.listRules(n.table())
-	if err != nil {
-		return err
-	}
-	wire, err := n.listRules(n.wireTable())
-	if err != nil {
-		return err
+	made := map[nftables.TableFamily]map[string]string{}
+	for _, table := range n.tables() {
+		rules, err := n.listRules(table)
+		if err != nil {
+			return err
+		}
+		made[table.Family] = rules
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.rules, n.wire = rules, wire
+	n.made = made
 	return nil
 }
 
-// applyRules replaces the table of rules in one transaction of the kernel, so that
-// there is no moment without rules and repeating it adds nothing:
+// applyRules replaces the tables of rules in one transaction of the kernel, so that
+// there is no moment without rules and repeating it adds nothing. That of IPv6 has the
+// same but what is published; that of IPv4:
 //
 //	set sandboxes { type ipv4_addr; flags interval; elements = { <subnet> } }
 //	map ports { type inet_proto . inet_service : ipv4_addr . inet_service }
@@ -92,25 +104,40 @@ func (n *Network) applyRules() error {
 	if err != nil {
 		return err
 	}
-	table := n.table()
-	c.AddTable(table) // so that the deletion finds one
-	c.DelTable(table)
-	table = c.AddTable(table)
-	set, err := n.addSubnetSet(c, table)
-	if err != nil {
-		return fmt.Errorf("make set of subnets: %w", err)
+	for _, l := range n.layers() {
+		if err := n.addTable(c, l); err != nil {
+			return err
+		}
 	}
-	maps, err := n.addPortMaps(c, table)
-	if err != nil {
-		return fmt.Errorf("make maps of ports: %w", err)
-	}
-	if err := n.addGroups(c, table); err != nil {
-		return fmt.Errorf("make network groups: %w", err)
-	}
-	addChains(c, table, n.chains(set, maps))
 	if err := c.Flush(); err != nil {
 		return fmt.Errorf("apply rules of table %s: %w", n.tableName(), err)
 	}
+	if !n.cfg.Subnet6.IsValid() { // it may have been there before
+		return removeTable(n.tableOf(layer6))
+	}
+	return nil
+}
+
+// addTable adds the table of one version of IP in the place of the one that is there.
+func (n *Network) addTable(c *nftables.Conn, l layer) error {
+	table := n.tableOf(l)
+	c.AddTable(table) // so that the deletion finds one
+	c.DelTable(table)
+	table = c.AddTable(table)
+	set, err := n.addSubnetSet(c, table, l)
+	if err != nil {
+		return fmt.Errorf("make set of subnets: %w", err)
+	}
+	var maps map[string]*nftables.Set
+	if l.family == nftables.TableFamilyIPv4 {
+		if maps, err = n.addPortMaps(c, table); err != nil {
+			return fmt.Errorf("make maps of ports: %w", err)
+		}
+	}
+	if err := n.addGroups(c, table, l); err != nil {
+		return fmt.Errorf("make network groups: %w", err)
+	}
+	addChains(c, table, n.chains(l, set, maps))
 	return nil
 }
 
@@ -139,10 +166,10 @@ func (n *Network) addPortMaps(c *nftables.Conn, table *nftables.Table) (map[stri
 	return maps, nil
 }
 
-func (n *Network) addSubnetSet(c *nftables.Conn, table *nftables.Table) (*nftables.Set, error) {
-	set := &nftables.Set{Table: table, Name: setSandboxes, KeyType: nftables.TypeIPAddr, Interval: true}
-	first := n.cfg.Subnet.Masked().Addr()
-	end := lastOf(n.cfg.Subnet).Next()
+func (n *Network) addSubnetSet(c *nftables.Conn, table *nftables.Table, l layer) (*nftables.Set, error) {
+	set := &nftables.Set{Table: table, Name: setSandboxes, KeyType: l.key, Interval: true}
+	subnet := n.subnetOf(l)
+	first, end := subnet.Masked().Addr(), lastOf(subnet).Next()
 	if !end.IsValid() {
 		return nil, errors.New("the subnet reaches the end of all addresses")
 	}
@@ -151,9 +178,9 @@ func (n *Network) addSubnetSet(c *nftables.Conn, table *nftables.Table) (*nftabl
 	})
 }
 
-// removeRules removes both tables; one that is not there is none to remove.
+// removeRules removes all tables; one that is not there is none to remove.
 func (n *Network) removeRules() error {
-	return errors.Join(removeTable(n.table()), removeTable(n.wireTable()))
+	return errors.Join(removeTable(n.table()), removeTable(n.tableOf(layer6)), removeTable(n.wireTable()))
 }
 
 func removeTable(table *nftables.Table) error {
@@ -175,9 +202,10 @@ func noFamily(err error) bool {
 
 // lastOf is the last address of a subnet.
 func lastOf(subnet netip.Prefix) netip.Addr {
-	b := subnet.Masked().Addr().As4()
-	for bit := subnet.Bits(); bit < len(b)*8; bit++ {
-		b[bit/8] |= 1 << (7 - bit%8)
+	b := subnet.Masked().Addr().AsSlice()
+	for bit := subnet.Bits(); bit < 8*len(b); bit++ {
+		b[bit/8] |= 0x80 >> (bit % 8)
 	}
-	return netip.AddrFrom4(b)
+	last, _ := netip.AddrFromSlice(b)
+	return last
 }

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/vishvananda/netlink"
@@ -27,7 +28,7 @@ func (n *Network) substrate() error {
 	if err := n.ready(); err != nil {
 		return err
 	}
-	return n.writeTable()
+	return errors.Join(n.meetAll6(), n.writeTable())
 }
 
 // ready makes the bridge and forwarding.
@@ -46,8 +47,12 @@ func (n *Network) ready() error {
 	if err := forwarding(); err != nil {
 		return err
 	}
-	off, err := n.withoutIPv6()
-	if err != nil { // the settings of a machine that is a container itself may be read-only: IPv4 is kept from it all the same
+	off := false
+	if n.cfg.Subnet6.IsValid() {
+		if err := n.withIPv6(bridge); err != nil {
+			return fmt.Errorf("give bridge %s IPv6: %w", n.cfg.Bridge, err)
+		}
+	} else if off, err = n.withoutIPv6(); err != nil { // the settings of a machine that is a container itself may be read-only: IPv4 is kept from it all the same
 		n.log.Warn("sandboxes may reach ports of this node by IPv6; make /proc/sys writable, or switch IPv6 off", logging.Err(err))
 	}
 	n.mu.Lock()
@@ -121,17 +126,16 @@ func (n *Network) ensureBridge(mtu int) (netlink.Link, error) {
 			return nil, fmt.Errorf("set mtu %d: %w", mtu, err)
 		}
 	}
-	if err := n.setGateway(bridge); err != nil {
+	if err := setGateway(bridge, netip.PrefixFrom(n.gateway(), n.cfg.Subnet.Bits())); err != nil {
 		return nil, err
 	}
 	return bridge, netlink.LinkSetUp(bridge)
 }
 
-// setGateway makes the gateway the bridge's only IPv4 address: one of an earlier
+// setGateway makes an address the bridge's only one of its version of IP: one of an earlier
 // subnet would draw traffic that belongs elsewhere.
-func (n *Network) setGateway(bridge netlink.Link) error {
-	want := netip.PrefixFrom(n.gateway(), n.cfg.Subnet.Bits())
-	addrs, err := netlink.AddrList(bridge, netlink.FAMILY_V4)
+func setGateway(bridge netlink.Link, want netip.Prefix) error {
+	addrs, err := netlink.AddrList(bridge, familyOf(want))
 	if err != nil {
 		return fmt.Errorf("list addresses: %w", err)
 	}
@@ -148,10 +152,25 @@ func (n *Network) setGateway(bridge netlink.Link) error {
 	if present {
 		return nil
 	}
-	if err := netlink.AddrAdd(bridge, &netlink.Addr{IPNet: ipNet(n.gateway(), want.Bits())}); err != nil {
+	if err := netlink.AddrAdd(bridge, &netlink.Addr{IPNet: ipNet(want.Addr(), want.Bits())}); err != nil {
 		return fmt.Errorf("set address %s: %w", want, err)
 	}
 	return nil
+}
+
+func hasAddress(link netlink.Link, want netip.Prefix) (bool, error) {
+	addrs, err := netlink.AddrList(link, familyOf(want))
+	if err != nil {
+		return false, fmt.Errorf("list addresses of %s: %w", link.Attrs().Name, err)
+	}
+	return slices.ContainsFunc(addrs, func(a netlink.Addr) bool { return a.IPNet.String() == want.String() }), nil
+}
+
+func familyOf(p netip.Prefix) int {
+	if p.Addr().Is4() {
+		return netlink.FAMILY_V4
+	}
+	return netlink.FAMILY_V6
 }
 
 // hardwareAddress derives a locally administered address from a name.

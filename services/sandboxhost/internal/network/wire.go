@@ -17,7 +17,7 @@ import (
 // Names in the table of the bridge.
 const (
 	setPorts    = "ports"   // the host's ends of our interfaces
-	setSources  = "sources" // each with the addresses that it may send from
+	setSources  = "sources" // each with the addresses that it may send from; sources6 for IPv6
 	chainSource = "source"
 )
 
@@ -47,11 +47,12 @@ func (n *Network) wireTable() *nftables.Table {
 // writeWire replaces the table of the bridge in one transaction:
 //
 //	set ports { type ifname }
-//	set sources { type ifname . ether_addr . ipv4_addr }
+//	set sources { type ifname . ether_addr . ipv4_addr }, and sources6 where there is IPv6
 //	chain prerouting { hook prerouting: from one of @ports: goto source }
 //	chain source {
 //		ip to the gateway's hardware address, from one of @sources: return
 //		arp about the gateway, from one of @sources: return
+//		ip6 to the gateway's hardware address, from one of @sources6: return
 //		drop
 //	}
 //	chain forward { hook forward: between @ports, and no ip: drop }
@@ -69,16 +70,28 @@ func (n *Network) writeWire() error {
 	c.AddTable(table) // so that the deletion finds one
 	c.DelTable(table)
 	table = c.AddTable(table)
-	ports, sources := portSet(table), sourceSet(table)
-	if err := errors.Join(c.AddSet(ports, nil), c.AddSet(sources, nil)); err != nil {
-		return fmt.Errorf("make sets of sources: %w", err)
+	ports, members := portSet(table), n.members()
+	if err := c.AddSet(ports, nil); err != nil {
+		return fmt.Errorf("make set of ports: %w", err)
 	}
-	addChains(c, table, n.wireChains(ports, sources))
-	var names, places []nftables.SetElement
-	for _, m := range n.members() {
-		names, places = append(names, m.onWire()), append(places, m.source())
+	for _, l := range n.layers() {
+		var places []nftables.SetElement
+		for _, m := range members {
+			if m.at(l).IsValid() {
+				places = append(places, m.sourceIn(l))
+			}
+		}
+		set := sourceSet(table, l)
+		if err := errors.Join(c.AddSet(set, nil), nft.Send(set, places, c.SetAddElements)); err != nil {
+			return fmt.Errorf("make set of sources: %w", err)
+		}
 	}
-	if err := errors.Join(nft.Send(ports, names, c.SetAddElements), nft.Send(sources, places, c.SetAddElements)); err != nil {
+	addChains(c, table, n.wireChains(ports))
+	var names []nftables.SetElement
+	for _, m := range members {
+		names = append(names, m.onWire())
+	}
+	if err := nft.Send(ports, names, c.SetAddElements); err != nil {
 		return err
 	}
 	return n.judgeWire(c.Flush())
@@ -110,18 +123,21 @@ func (n *Network) hasWire() bool {
 	return n.noWire == ""
 }
 
-func (n *Network) wireChains(ports, sources *nftables.Set) []chain {
+func (n *Network) wireChains(ports *nftables.Set) []chain {
 	pass := verdict(expr.VerdictReturn)
 	drop := []expr.Any{&expr.Counter{}, &expr.Verdict{Kind: expr.VerdictDrop}}
 	toGateway := same(expr.PayloadBaseLLHeader, etherDestination, hardwareAddress(n.cfg.Bridge))
+	source := [][]expr.Any{
+		join(kind(expr.CmpOpEq, unix.ETH_P_IP), toGateway, from(layer4, expr.PayloadBaseLLHeader, etherSource, layer4.source), pass),
+		join(kind(expr.CmpOpEq, unix.ETH_P_ARP), same(expr.PayloadBaseNetworkHeader, arpTargetIP, n.gateway().AsSlice()),
+			from(layer4, expr.PayloadBaseLLHeader, etherSource, arpSenderIP),
+			from(layer4, expr.PayloadBaseNetworkHeader, arpSenderEther, arpSenderIP), pass),
+	}
+	if n.cfg.Subnet6.IsValid() {
+		source = append(source, join(kind(expr.CmpOpEq, unix.ETH_P_IPV6), toGateway, from(layer6, expr.PayloadBaseLLHeader, etherSource, layer6.source), pass))
+	}
 	return []chain{
-		{name: chainSource, rules: [][]expr.Any{
-			join(kind(expr.CmpOpEq, unix.ETH_P_IP), toGateway, from(sources, expr.PayloadBaseLLHeader, etherSource, sourceAt), pass),
-			join(kind(expr.CmpOpEq, unix.ETH_P_ARP), same(expr.PayloadBaseNetworkHeader, arpTargetIP, n.gateway().AsSlice()),
-				from(sources, expr.PayloadBaseLLHeader, etherSource, arpSenderIP),
-				from(sources, expr.PayloadBaseNetworkHeader, arpSenderEther, arpSenderIP), pass),
-			drop,
-		}},
+		{name: chainSource, rules: append(source, drop)},
 		{
 			name: "prerouting", kind: nftables.ChainTypeFilter, hook: nftables.ChainHookPrerouting, priority: nftables.ChainPriorityRaw,
 			rules: [][]expr.Any{join(onPort(expr.MetaKeyIIFNAME, ports), goTo(chainSource))},
@@ -153,13 +169,13 @@ func onPort(key expr.MetaKey, ports *nftables.Set) []expr.Any {
 }
 
 // from demands that port, hardware address and address belong together.
-func from(sources *nftables.Set, base expr.PayloadBase, etherAt, addressAt uint32) []expr.Any {
+func from(l layer, base expr.PayloadBase, etherAt, addressAt uint32) []expr.Any {
 	const nameWords, etherWords = unix.IFNAMSIZ / word, 2
 	return []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: firstWord},
 		&expr.Payload{DestRegister: firstWord + nameWords, Base: base, Offset: etherAt, Len: etherLen},
-		&expr.Payload{DestRegister: firstWord + nameWords + etherWords, Base: expr.PayloadBaseNetworkHeader, Offset: addressAt, Len: word},
-		&expr.Lookup{SourceRegister: firstWord, SetName: sources.Name, SetID: sources.ID},
+		&expr.Payload{DestRegister: firstWord + nameWords + etherWords, Base: expr.PayloadBaseNetworkHeader, Offset: addressAt, Len: l.size},
+		&expr.Lookup{SourceRegister: firstWord, SetName: sourcesOf(l)},
 	}
 }
 
@@ -167,19 +183,26 @@ func portSet(table *nftables.Table) *nftables.Set {
 	return &nftables.Set{Table: table, Name: setPorts, KeyType: nftables.TypeIFName}
 }
 
-func sourceSet(table *nftables.Table) *nftables.Set {
+func sourcesOf(l layer) string {
+	if l.family == nftables.TableFamilyIPv6 {
+		return setSources + "6"
+	}
+	return setSources
+}
+
+func sourceSet(table *nftables.Table, l layer) *nftables.Set {
 	return &nftables.Set{
-		Table: table, Name: setSources, Concatenation: true,
-		KeyType: nftables.MustConcatSetType(nftables.TypeIFName, nftables.TypeEtherAddr, nftables.TypeIPAddr),
+		Table: table, Name: sourcesOf(l), Concatenation: true,
+		KeyType: nftables.MustConcatSetType(nftables.TypeIFName, nftables.TypeEtherAddr, l.key),
 	}
 }
 
 func (m member) onWire() nftables.SetElement { return nftables.SetElement{Key: interfaceName(m.port)} }
 
-func (m member) source() nftables.SetElement {
+func (m member) sourceIn(l layer) nftables.SetElement {
 	key := append(interfaceName(m.port), hardwareOf(m.addr)...)
 	key = append(key, 0, 0) // words of 4 bytes
-	return nftables.SetElement{Key: append(key, m.addr.AsSlice()...)}
+	return nftables.SetElement{Key: append(key, m.at(l).AsSlice()...)}
 }
 
 // changeWire changes what a member is in the table of the bridge.
@@ -192,8 +215,16 @@ func (n *Network) changeWire(m member, change func(*nftables.Conn, *nftables.Set
 		return err
 	}
 	table := n.wireTable()
-	if err := errors.Join(change(c, portSet(table), []nftables.SetElement{m.onWire()}), change(c, sourceSet(table), []nftables.SetElement{m.source()})); err != nil {
+	if err := change(c, portSet(table), []nftables.SetElement{m.onWire()}); err != nil {
 		return err
+	}
+	for _, l := range n.layers() {
+		if !m.at(l).IsValid() {
+			continue
+		}
+		if err := change(c, sourceSet(table, l), []nftables.SetElement{m.sourceIn(l)}); err != nil {
+			return err
+		}
 	}
 	return c.Flush()
 }

@@ -166,7 +166,7 @@ func (d down) dropNetwork(ctx context.Context) error {
 	c := d.cfg.Node.Network
 	services := balance.New(balance.Config{Bridge: c.Bridge, Gateway: c.Gateway(), Prefixes: c.ServicePrefixes}, d.log)
 	return errors.Join(services.Remove(), network.New(network.Config{
-		Bridge: c.Bridge, Subnet: c.Subnet, Ledger: filepath.Join(d.cfg.Paths.Var("sandboxhost"), "network.db"),
+		Bridge: c.Bridge, Subnet: c.Subnet, Subnet6: c.Subnet6, Ledger: filepath.Join(d.cfg.Paths.Var("sandboxhost"), "network.db"),
 	}, network.Deps{Log: d.log}).Teardown(ctx))
 }
 

@@ -1441,8 +1441,8 @@ type SandboxStatus struct {
 	Message string `protobuf:"bytes,6,opt,name=message,proto3" json:"message,omitempty"`
 	// When the phase was entered, by the node's wall clock.
 	PhaseAt *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=phase_at,json=phaseAt,proto3" json:"phase_at,omitempty"`
-	// Addresses on the node's bridge, without prefix length. Empty with the
-	// node's own network.
+	// Addresses on the node's bridge, without prefix length: that of IPv4, and behind it
+	// that of IPv6 where the node has network.subnet6. Empty with the node's own network.
 	Addresses []string `protobuf:"bytes,8,rep,name=addresses,proto3" json:"addresses,omitempty"`
 	// Its containers in this attempt, in the order of the spec.
 	Containers []*ContainerStatus `protobuf:"bytes,9,rep,name=containers,proto3" json:"containers,omitempty"`

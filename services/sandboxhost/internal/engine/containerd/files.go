@@ -30,12 +30,12 @@ func (e *Engine) writeFiles(uid id.Sandbox, a engine.Attempt) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("make files of sandbox %s: %w", uid, err)
 	}
-	addr, err := e.address(uid, a)
+	addrs, err := e.addresses(uid, a)
 	if err != nil {
 		return err
 	}
 	contents := map[string][]byte{
-		"hosts":       hosts(hostname(a), addr, a.Wish.GetSpec().GetHosts()),
+		"hosts":       hosts(hostname(a), addrs, a.Wish.GetSpec().GetHosts()),
 		"hostname":    []byte(hostname(a) + "\n"),
 		"resolv.conf": e.resolvConf(a),
 	}
@@ -47,21 +47,17 @@ func (e *Engine) writeFiles(uid id.Sandbox, a engine.Attempt) error {
 	return nil
 }
 
-// address of a sandbox on the bridge; none with the node's own network.
-func (e *Engine) address(uid id.Sandbox, a engine.Attempt) (netip.Addr, error) {
+// addresses of a sandbox on the bridge, that of IPv4 first; none with the node's own network.
+func (e *Engine) addresses(uid id.Sandbox, a engine.Attempt) ([]netip.Addr, error) {
 	if hostNetwork(a) {
-		return netip.Addr{}, nil
+		return nil, nil
 	}
-	addr, ok, err := e.network.Address(uid)
-	if err != nil || !ok {
-		return netip.Addr{}, err
-	}
-	return addr, nil
+	return e.network.AddressesOf(uid)
 }
 
 // fields are what a sandbox knows of itself, for the environment of one container.
 func (e *Engine) fields(a engine.Attempt, c *container) (map[resourcev1.SandboxField]string, error) {
-	addr, err := e.address(c.uid, a)
+	addrs, err := e.addresses(c.uid, a)
 	if err != nil {
 		return nil, err
 	}
@@ -73,17 +69,17 @@ func (e *Engine) fields(a engine.Attempt, c *container) (map[resourcev1.SandboxF
 		resourcev1.SandboxField_SANDBOX_FIELD_HOSTNAME:  hostname(a),
 		resourcev1.SandboxField_SANDBOX_FIELD_CONTAINER: c.note.GetContainer(),
 	}
-	if addr.IsValid() {
-		fields[resourcev1.SandboxField_SANDBOX_FIELD_ADDRESS] = addr.String()
+	if len(addrs) > 0 {
+		fields[resourcev1.SandboxField_SANDBOX_FIELD_ADDRESS] = addrs[0].String()
 	}
 	return fields, nil
 }
 
-// hosts gives a sandbox's own name an address, and others what the spec says.
-func hosts(name string, addr netip.Addr, more []*resourcev1.HostEntry) []byte {
+// hosts gives a sandbox's own name its addresses, and others what the spec says.
+func hosts(name string, addrs []netip.Addr, more []*resourcev1.HostEntry) []byte {
 	var b bytes.Buffer
 	b.WriteString("127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n")
-	if addr.IsValid() {
+	for _, addr := range addrs {
 		fmt.Fprintf(&b, "%s\t%s\n", addr, name)
 	}
 	for _, entry := range more {

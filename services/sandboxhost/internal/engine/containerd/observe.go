@@ -99,12 +99,8 @@ func (e *Engine) observeRest(uid id.Sandbox, o *engine.Observed) error {
 	if o.Namespaces, err = e.pinned(uid); err != nil {
 		return err
 	}
-	addr, attached, err := e.network.Address(uid)
-	if err != nil {
+	if o.Addresses, err = e.network.AddressesOf(uid); err != nil {
 		return err
-	}
-	if attached {
-		o.Addresses = append(o.Addresses, addr)
 	}
 	group, err := e.cgroups.Exists(e.group(uid.Lower()))
 	if err != nil {

@@ -135,7 +135,7 @@ func TestHints_LoseNothingAndWaitForNobody(t *testing.T) {
 
 func TestHosts(t *testing.T) {
 	more := []*resourcev1.HostEntry{{Address: "10.1.2.3", Names: []string{"db", "db.lan"}}, {Address: "2001:db8::1", Names: []string{"six"}}}
-	got := string(hosts("web", netip.MustParseAddr("10.77.0.5"), more))
+	got := string(hosts("web", []netip.Addr{netip.MustParseAddr("10.77.0.5"), netip.MustParseAddr("fd00::5")}, more))
 	for _, line := range []string{"127.0.0.1\tlocalhost\n", "\n10.77.0.5\tweb\n", "\n10.1.2.3\tdb db.lan\n", "\n2001:db8::1\tsix\n"} {
 		if !strings.Contains(got, line) {
 			t.Errorf("got %q, want the line %q in it", got, line)

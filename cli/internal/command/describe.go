@@ -136,6 +136,7 @@ func overview(now time.Time, s *sandbox.Sandbox) [][]string {
 		{"Phase:", phaseOf(s)},
 		{"Attempt:", fmt.Sprint(s.Status.GetAttempt())},
 		{"Why:", s.Why()},
+		{"Cause:", s.Status.GetCauseReason()},
 		{"Next attempt:", next},
 		{"Ready:", strings.ToLower(enumWord(ready.String(), "CONDITION_STATE_"))},
 		{"Not ready because:", why},

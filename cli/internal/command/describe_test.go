@@ -24,7 +24,7 @@ func TestDescription(t *testing.T) {
 			{Name: "prepare", Image: "prepare:1", Init: true}, {Name: "main", Image: "web:1"},
 		}},
 		Status: &resourcev1.SandboxStatus{
-			Attempt: 3, Phase: resourcev1.SandboxPhase_SANDBOX_PHASE_RUNNING, Addresses: []string{"10.0.0.2"},
+			Attempt: 3, Phase: resourcev1.SandboxPhase_SANDBOX_PHASE_RUNNING, CauseReason: "DISK_FULL", Addresses: []string{"10.0.0.2"},
 			PhaseTimes: []*resourcev1.PhaseTime{
 				{Phase: resourcev1.SandboxPhase_SANDBOX_PHASE_PREPARING, EnteredAt: at(2 * time.Minute)},
 				{Phase: resourcev1.SandboxPhase_SANDBOX_PHASE_STARTING, EnteredAt: at(2*time.Minute - 1234*time.Millisecond)},
@@ -45,7 +45,7 @@ func TestDescription(t *testing.T) {
 	})
 	squeezed := strings.Join(strings.Fields(got), " ")
 	for _, want := range []string{
-		"Name: web Uid: 01ARZ3NDEKTSV4RRFFQ69G5FAV", "Labels: a=1,b=2", "Phase: RUNNING", "Attempt: 3", "Ready: false", "Not ready because: port 80 is not open",
+		"Name: web Uid: 01ARZ3NDEKTSV4RRFFQ69G5FAV", "Labels: a=1,b=2", "Phase: RUNNING", "Attempt: 3", "Cause: DISK_FULL", "Ready: false", "Not ready because: port 80 is not open",
 		" 1.234s ", "for 1m CONTAINER", "prepare (init) ended", " 0 ", "main running 77 1m", "2 (1 beside) web:1", "Ready sandbox false 1m port 80 is not open",
 		"ATTEMPT CONTAINER EXIT AT 2 main unknown", "1 main 137 (signal 9)",
 	} {

@@ -1,6 +1,8 @@
 package explain
 
 import (
+	"cmp"
+
 	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
 )
 
@@ -53,6 +55,7 @@ func (f Facts) advice() advice {
 		return byReason["REMOVED"]
 	}
 	if a, known := byReason[s.Status.GetReason()]; known {
+		a.next = cmp.Or(nextOf(s.Status.GetCauseReason()), a.next)
 		return a
 	}
 	switch phase := s.Status.GetPhase(); {

@@ -137,6 +137,9 @@ func ownCauses(f Facts) []Cause {
 		what := fmt.Sprintf("attempt %d", s.Status.GetAttempt())
 		all = append(all, Cause{What: what, Reason: reason, Text: message, Since: moment(s.Status.GetPhaseAt())})
 	}
+	if reason := s.Status.GetCauseReason(); reason != "" {
+		all = append(all, Cause{What: "failed step", Reason: reason})
+	}
 	if s.Status.GetObservedGeneration() < s.Generation {
 		all = append(all, Cause{What: "spec", Text: fmt.Sprintf(
 			"its node has seen generation %d of the spec, the newest is %d", s.Status.GetObservedGeneration(), s.Generation)})

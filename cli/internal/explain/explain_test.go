@@ -4,6 +4,9 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"io/fs"
+	"os"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -74,6 +77,60 @@ func TestOf_EveryReasonOfTheHostIsExplained(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// What to do next goes by the fault behind the status, where it has one that is known.
+func TestOf_GoesByTheFaultBehind(t *testing.T) {
+	for reason, next := range map[string]string{
+		"HOST_PATH_MISSING": "make on the node", "DEVICE_NOT_ALLOWED": "node.yaml", "NO_ADVICE_FOR_THIS": byReason["BACK_OFF"].next[:12],
+	} {
+		e := Of(Facts{Sandbox: box(func(s *sandbox.Sandbox) {
+			s.Status.Phase, s.Status.Reason, s.Status.CauseReason = resourcev1.SandboxPhase_SANDBOX_PHASE_PENDING, "BACK_OFF", reason
+		})})
+		if !strings.HasPrefix(e.WaitsFor, "the end of its back-off") || !strings.Contains(e.Next, next) {
+			t.Errorf("%s: got %+v, want what BACK_OFF waits for and next %q", reason, e, next)
+		}
+		if len(e.Causes) != 2 || e.Causes[1].Reason != reason {
+			t.Errorf("%s: the causes are %+v", reason, e.Causes)
+		}
+	}
+}
+
+// Each reason that there is advice for is one that the node gives, and each that the guide has
+// advice for has it here as well.
+func TestNextOf_IsOfReasonsThatThereAre(t *testing.T) {
+	var source strings.Builder
+	err := fs.WalkDir(os.DirFS("../../../services/sandboxhost/internal"), ".", func(path string, _ fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		text, err := os.ReadFile("../../../services/sandboxhost/internal/" + path)
+		source.Write(text)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for reason := range byCause {
+		if !strings.Contains(source.String(), strconv.Quote(reason)) {
+			t.Errorf("nothing gives the reason %s", reason)
+		}
+	}
+	guide, err := os.ReadFile("../../../docs/guide/sandboxes.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, _ := strings.Cut(string(guide), "| reason | what to do |")
+	table, _, _ = strings.Cut(table, "\n\n")
+	reasons := regexp.MustCompile("`([A-Z]+(_[A-Z]+)+)`").FindAllStringSubmatch(table, -1)
+	if len(reasons) < 15 {
+		t.Fatalf("the guide has only %v", reasons)
+	}
+	for _, reason := range reasons {
+		if nextOf(reason[1]) == "" {
+			t.Errorf("there is no advice for %s", reason[1])
+		}
 	}
 }
 

@@ -96,8 +96,8 @@ func (k *keeper) carryOut(ctx context.Context, d Decision) error {
 		return err
 	case Enter:
 		how := durability(d.Phase >= running)
-		message := k.message(d)
-		return k.change(how, func(r *sandboxhostv1.SandboxRecord) { enter(r, d, message, at) })
+		why := k.why(d)
+		return k.change(how, func(r *sandboxhostv1.SandboxRecord) { enter(r, d, why, at) })
 	case Begin:
 		return k.begin(d.Backoff, at)
 	case TornDown:
@@ -106,24 +106,24 @@ func (k *keeper) carryOut(ctx context.Context, d Decision) error {
 	return fault.New(fault.Internal, "sandbox %s: decision of unknown kind %d", k.uid, d.Kind)
 }
 
-// message is the sentence for people that goes with a new phase.
-func (k *keeper) message(d Decision) string {
+// why is what is told with a new phase.
+func (k *keeper) why(d Decision) told {
 	switch {
 	case d.Phase < stopping:
-		return ""
+		return told{}
 	case d.Reason == ReasonStepFailed && k.life.failure != nil:
-		return clip(k.life.failure.Error())
+		return faultTold(k.life.failure)
 	case d.Reason == ReasonUnhealthy && d.Phase == stopping:
-		return clip(k.life.unhealthy)
+		return told{message: clip(k.life.unhealthy)}
 	case d.Reason == ReasonHeld && d.Phase == stopping:
 		held, _ := k.host.heldBy(k.rec.GetWish().GetManager())
-		return held.sentence()
+		return told{message: held.sentence()}
 	case d.Reason == ReasonExited:
-		return describeExits(k.rec.GetStatus())
+		return told{message: describeExits(k.rec.GetStatus())}
 	case d.Phase > stopping:
-		return k.rec.GetStatus().GetMessage()
+		return toldBy(k.rec.GetStatus())
 	}
-	return sentences[d.Reason]
+	return told{message: sentences[d.Reason]}
 }
 
 // inCircle is an error when one step was done again and again and what is
@@ -261,7 +261,7 @@ func (k *keeper) attend(ctx context.Context, limit time.Duration, wanted func() 
 		case sentence := <-k.progress:
 			if time.Since(shown) >= progressPeriod {
 				shown = time.Now()
-				k.show(func(s *resourcev1.SandboxStatus) { s.Message = clip(sentence) })
+				k.show(func(s *resourcev1.SandboxStatus) { tell(s, told{message: clip(sentence)}) })
 			}
 		}
 	}
@@ -301,7 +301,8 @@ func (k *keeper) unseen(ctx context.Context, err error) {
 	defer k.reshow()
 	k.show(func(s *resourcev1.SandboxStatus) {
 		if s.GetPhase() < stopping {
-			s.Reason, s.Message = ReasonUnseen, sentences[ReasonUnseen]
+			s.Reason = ReasonUnseen
+			tell(s, told{message: sentences[ReasonUnseen]})
 		}
 	})
 }
@@ -326,10 +327,11 @@ func (k *keeper) troubled(ctx context.Context, a engine.Action, err error) {
 	k.retry.at = k.host.deps.Now() + wait
 	k.host.deps.Note(eventOf(k.state(), warning, ReasonRetrying, err.Error()))
 	k.log.Warn("step failed", logging.Step(string(a.Step)), logging.Err(err), logging.RetryIn(wait))
-	k.trouble = clip(err.Error())
+	why := faultTold(err)
+	k.trouble = why.message
 	defer k.reshow()
 	k.show(func(s *resourcev1.SandboxStatus) {
-		s.Message = clip(err.Error())
+		tell(s, why)
 		if s.GetPhase() < stopping {
 			s.Reason = ReasonRetrying
 		}

@@ -252,7 +252,7 @@ func rebooted(r *sandboxhostv1.SandboxRecord, o engine.Observed, boot, reason st
 	}
 	r.WaitsForCluster = r.GetWish().GetManager() == ManagerCluster
 	if r.GetStatus().GetPhase() < stopping {
-		enter(r, Decision{Phase: stopping, End: endReboot, Reason: reason}, sentences[reason], at)
+		enter(r, Decision{Phase: stopping, End: endReboot, Reason: reason}, told{message: sentences[reason]}, at)
 	}
 }
 
@@ -275,8 +275,8 @@ func catchUp(r *sandboxhostv1.SandboxRecord, o engine.Observed, at moment) {
 	case s.GetPhase() >= starting || waiting && !begun || idle && o.Empty():
 		return
 	case begun || o.Namespaces:
-		enter(r, Decision{Phase: starting}, "", at)
+		enter(r, Decision{Phase: starting}, told{}, at)
 	case s.GetPhase() < preparing:
-		enter(r, Decision{Phase: preparing}, "", at)
+		enter(r, Decision{Phase: preparing}, told{}, at)
 	}
 }

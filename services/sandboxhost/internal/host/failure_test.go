@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -68,6 +69,82 @@ func TestHost_StepFails(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The reason of the fault stands beside its message while the attempt has failed or waits for the next, also
+// for the next host, and goes when the step succeeds.
+func TestHost_TellsTheReasonOfAFault(t *testing.T) {
+	inBubble(t, func(n *node) {
+		broken := fault.WithReason(fault.New(fault.NotFound, "open /data: there is none"), "HOST_PATH_MISSING")
+		var failure atomic.Pointer[error]
+		failure.Store(&broken)
+		n.engine.Before = func(_ context.Context, _ id.Sandbox, a engine.Action) error {
+			if a.Step == engine.StepCreate {
+				return *failure.Load()
+			}
+			return nil
+		}
+		w := wishFor(host.ManagerLocal, "sleep")
+		n.ensure(w)
+		waits := func(s state) bool {
+			return s.GetStatus().GetReason() == host.ReasonBackoff && s.GetStatus().GetCauseReason() == "HOST_PATH_MISSING"
+		}
+		n.await(w.GetUid(), "waiting, with the cause", waits)
+		n.kill()
+		n.start()
+		n.await(w.GetUid(), "waiting, with the cause, for the next host", waits)
+		var none error
+		failure.Store(&none)
+		if s := n.await(w.GetUid(), "running", func(s state) bool { return s.GetStatus().GetPhase() == running }); s.GetStatus().GetCauseReason() != "" {
+			n.t.Errorf("one that runs says %v", s.GetStatus())
+		}
+	})
+	inBubble(t, func(n *node) {
+		n.engine.Before = func(context.Context, id.Sandbox, engine.Action) error {
+			return fault.WithReason(fault.New(fault.Invalid, "this is not to be had"), "NO_SUCH_THING")
+		}
+		w := wishFor(host.ManagerLocal, "sleep")
+		w.Spec.RestartPolicy = resourcev1.RestartPolicy_RESTART_POLICY_NEVER
+		n.ensure(w)
+		if s := n.awaitPhase(w.GetUid(), failed, 1); s.GetStatus().GetCauseReason() != "NO_SUCH_THING" {
+			n.t.Errorf("one that failed for good says %v", s.GetStatus())
+		}
+	})
+}
+
+// What is tried again says why, and nothing of it stays once that step has succeeded, also while the next takes long.
+func TestHost_TellsNoReasonOfAStepThatHasSucceeded(t *testing.T) {
+	inBubble(t, func(n *node) {
+		mended, slow := make(chan struct{}), make(chan struct{})
+		n.engine.Before = func(ctx context.Context, _ id.Sandbox, a engine.Action) error {
+			switch a.Step {
+			case engine.StepNetwork:
+				select {
+				case <-mended:
+				default:
+					return fault.WithReason(fault.New(fault.Unavailable, "no room"), "DISK_FULL")
+				}
+			case engine.StepCreate:
+				select {
+				case <-slow:
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+			}
+			return nil
+		}
+		w := wishFor(host.ManagerLocal, "sleep")
+		n.ensure(w)
+		n.await(w.GetUid(), "tried again", func(s state) bool {
+			return s.GetStatus().GetReason() == host.ReasonRetrying && s.GetStatus().GetCauseReason() == "DISK_FULL"
+		})
+		close(mended)
+		n.await(w.GetUid(), "relieved", func(s state) bool {
+			return s.GetStatus().GetPhase() < running && s.GetStatus().GetReason() == "" && s.GetStatus().GetCauseReason() == "" && s.GetStatus().GetMessage() == ""
+		})
+		close(slow)
+		n.awaitPhase(w.GetUid(), running, 1)
+	})
 }
 
 func TestHost_StepFailsOnce(t *testing.T) {

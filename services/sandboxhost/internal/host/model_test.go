@@ -116,7 +116,7 @@ func (m *model) step() (rested bool) {
 		noteExit(m.rec, d.Container, m.at())
 		m.noted[d.Container.ID] = true
 	case Enter:
-		enter(m.rec, d, "", m.at())
+		enter(m.rec, d, told{}, m.at())
 	case Begin:
 		begin(m.rec, in.SpecHash, 0, 0, m.at())
 		m.forgetLife()

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 
+	"staddle.internal/kit/fault"
+
 	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
 )
 
@@ -60,6 +62,9 @@ const (
 	ReasonSecretsAway = "SECRETS_UNAVAILABLE"
 )
 
+// maxReason is how long the reason of a fault may be in a status.
+const maxReason = 128
+
 // sentences say the same for people where the reason alone tells all.
 var sentences = map[string]string{
 	ReasonUnreadable:        "a container was made by a release of staddle that this one cannot read; it is left alone",
@@ -81,6 +86,25 @@ var sentences = map[string]string{
 	ReasonSecretMissing:     "waiting for secrets",
 	ReasonSecretsAway:       "the coordinator cannot be asked for secrets",
 }
+
+// told is what a status tells beside its reason: a sentence for people, and the reason of the
+// fault behind it. The cause is empty where the sentence is about no fault.
+type told struct{ message, cause string }
+
+// faultTold tells of a fault.
+func faultTold(err error) told {
+	cause := fault.Reason(err)
+	if len(cause) > maxReason {
+		cause = "" // a word that is cut off is another one
+	}
+	return told{clip(err.Error()), cause}
+}
+
+// toldBy is what a status tells now.
+func toldBy(s *resourcev1.SandboxStatus) told { return told{s.GetMessage(), s.GetCauseReason()} }
+
+// tell has a status tell it.
+func tell(s *resourcev1.SandboxStatus, t told) { s.Message, s.CauseReason = t.message, t.cause }
 
 // describeExit is one sentence about how a container ended.
 func describeExit(e *resourcev1.ContainerExit) string { return describeEnd(e) + describeKills(e) }

@@ -51,7 +51,8 @@ func startAttempt(r *sandboxhostv1.SandboxRecord, n uint64, hash string, at mome
 	r.End = endNone
 	r.StopSentBoottime, r.RunningSinceBoottime, r.NextAtBoottime, r.Stops, r.StopSignals = nil, nil, nil, nil, nil
 	s := r.GetStatus()
-	s.Attempt, s.NextAt, s.PhaseTimes, s.Reason, s.Message = n, nil, nil, "", ""
+	s.Attempt, s.NextAt, s.PhaseTimes, s.Reason = n, nil, nil, ""
+	tell(s, told{})
 	s.Containers = nil
 	for _, c := range r.GetWish().GetSpec().GetContainers() {
 		s.Containers = append(s.Containers, &resourcev1.ContainerStatus{Name: c.GetName(), ImageDigest: digests[c.GetName()]})
@@ -180,10 +181,11 @@ func asked(r *sandboxhostv1.SandboxRecord) {
 }
 
 // enter goes on to another phase of the same attempt.
-func enter(r *sandboxhostv1.SandboxRecord, d Decision, message string, at moment) {
+func enter(r *sandboxhostv1.SandboxRecord, d Decision, why told, at moment) {
 	s := r.GetStatus()
 	enterPhase(s, d.Phase, at)
-	s.Reason, s.Message, s.NextAt = d.Reason, message, nil
+	s.Reason, s.NextAt = d.Reason, nil
+	tell(s, why)
 	switch d.Phase {
 	case running:
 		r.RunningSinceBoottime = durationpb.New(at.Boot)
@@ -237,9 +239,9 @@ func noteExit(r *sandboxhostv1.SandboxRecord, c engine.Container, at moment) {
 // begin goes on to the next attempt, which waits for wait.
 func begin(r *sandboxhostv1.SandboxRecord, hash string, failures uint32, wait time.Duration, at moment) {
 	s := r.GetStatus()
-	message := describeExits(s)
+	why := told{message: describeExits(s)}
 	if r.GetEnd() == endFailed || r.GetEnd() == endUnhealthy {
-		message = s.GetMessage()
+		why = toldBy(s)
 	}
 	startAttempt(r, s.GetAttempt()+1, hash, at)
 	s.ObservedGeneration = r.GetWish().GetGeneration()
@@ -247,7 +249,8 @@ func begin(r *sandboxhostv1.SandboxRecord, hash string, failures uint32, wait ti
 	if wait > 0 {
 		r.NextAtBoottime = durationpb.New(at.Boot + wait)
 		s.NextAt = timestamppb.New(at.Wall.Add(wait))
-		s.Reason, s.Message = ReasonBackoff, message
+		s.Reason = ReasonBackoff
+		tell(s, why)
 	}
 }
 

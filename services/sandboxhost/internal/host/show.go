@@ -16,9 +16,11 @@ func (k *keeper) explain(reason string) {
 		switch {
 		case reason == s.GetReason() && !ofSecrets(reason) || reason == ReasonBackoff:
 		case reason != "":
-			s.Reason, s.Message = reason, k.sentence(reason)
+			s.Reason = reason
+			tell(s, told{message: k.sentence(reason)})
 		case transient(s.GetReason()):
-			s.Reason, s.Message = "", ""
+			s.Reason = ""
+			tell(s, told{})
 		}
 	})
 }
@@ -104,7 +106,12 @@ func (k *keeper) reshow() {
 }
 
 // relieved forgets what failed, since it does not any more.
-func (k *keeper) relieved() { k.retry, k.trouble = retryNotes{}, "" }
+func (k *keeper) relieved() {
+	k.retry, k.trouble = retryNotes{}, ""
+	if k.rec.GetStatus().GetReason() == ReasonRetrying {
+		k.explain("")
+	}
+}
 
 // state is what the API shows of the keeper's sandbox. It shares parts of the
 // record.

@@ -1459,7 +1459,12 @@ type SandboxStatus struct {
 	// Conditions, one per type. "Ready": it runs, its ports are open, and its startup
 	// and readiness probes say yes. UNKNOWN only where nothing was ever known; an answer
 	// that cannot be had leaves the last one. At most 8.
-	Conditions    []*Condition `protobuf:"bytes,15,rep,name=conditions,proto3" json:"conditions,omitempty"`
+	Conditions []*Condition `protobuf:"bytes,15,rep,name=conditions,proto3" json:"conditions,omitempty"`
+	// Word for machines for the fault that the message tells of, in UPPER_SNAKE, such as
+	// HOST_PATH_MISSING: what is behind a step that cannot succeed (STEP_FAILED, and the BACK_OFF
+	// after it) or is tried again (RETRYING). Empty when there is no such fault, also once the
+	// step has succeeded, or when nobody gave the fault a reason.
+	CauseReason   string `protobuf:"bytes,16,opt,name=cause_reason,json=causeReason,proto3" json:"cause_reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1597,6 +1602,13 @@ func (x *SandboxStatus) GetConditions() []*Condition {
 		return x.Conditions
 	}
 	return nil
+}
+
+func (x *SandboxStatus) GetCauseReason() string {
+	if x != nil {
+		return x.CauseReason
+	}
+	return ""
 }
 
 // PhaseTime says when a phase of the current attempt was entered.
@@ -2047,7 +2059,7 @@ const file_staddle_resource_v1_sandbox_proto_rawDesc = "" +
 	"\x04node\x18\x01 \x01(\tB\a\xbaH\x04r\x02\x18?R\x04node\x12\"\n" +
 	"\bnode_uid\x18\x02 \x01(\tB\a\xbaH\x04r\x02\x18\x1aR\anodeUid\x127\n" +
 	"\tplaced_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\bplacedAt\x12 \n" +
-	"\x06reason\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x06reason\"\x8d\x06\n" +
+	"\x06reason\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x06reason\"\xba\x06\n" +
 	"\rSandboxStatus\x12/\n" +
 	"\x13observed_generation\x18\x01 \x01(\x04R\x12observedGeneration\x12\x10\n" +
 	"\x03seq\x18\x02 \x01(\x04R\x03seq\x12\x18\n" +
@@ -2071,7 +2083,8 @@ const file_staddle_resource_v1_sandbox_proto_rawDesc = "" +
 	"\x04node\x18\x0e \x01(\tB\a\xbaH\x04r\x02\x18?R\x04node\x12H\n" +
 	"\n" +
 	"conditions\x18\x0f \x03(\v2\x1e.staddle.resource.v1.ConditionB\b\xbaH\x05\x92\x01\x02\x10\bR\n" +
-	"conditions\"\x89\x01\n" +
+	"conditions\x12+\n" +
+	"\fcause_reason\x18\x10 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\vcauseReason\"\x89\x01\n" +
 	"\tPhaseTime\x12A\n" +
 	"\x05phase\x18\x01 \x01(\x0e2!.staddle.resource.v1.SandboxPhaseB\b\xbaH\x05\x82\x01\x02\x10\x01R\x05phase\x129\n" +
 	"\n" +

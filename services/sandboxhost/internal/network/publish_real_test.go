@@ -54,7 +54,7 @@ func tellSource(t *testing.T, n *node, uid id.Sandbox, port uint16) {
 	t.Helper()
 	var l net.Listener
 	err := n.inNet(uid, func() (err error) {
-		l, err = net.Listen("tcp4", fmt.Sprintf(":%d", port))
+		l, err = net.Listen("tcp", fmt.Sprintf(":%d", port)) // of both kinds of IP, where there are both
 		return err
 	})
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
-	"sync"
+	"strings"
 	"testing"
 	"time"
 
@@ -32,34 +32,6 @@ func (n *node) withSix(t *testing.T, subnet netip.Prefix, p Policy) {
 	n.with(t, p)
 }
 
-// serve6 answers each connection to a port with who it comes from.
-func serve6(t *testing.T, n *node, uid id.Sandbox, at string) {
-	t.Helper()
-	var l net.Listener
-	err := n.inNet(uid, func() (err error) {
-		l, err = net.Listen("tcp6", at)
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var wg sync.WaitGroup
-	wg.Go(func() { // ends with the listener; waited for in the cleanup
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			_, _ = io.WriteString(c, c.RemoteAddr().(*net.TCPAddr).IP.String())
-			_ = c.Close()
-		}
-	})
-	t.Cleanup(func() {
-		_ = l.Close()
-		wg.Wait()
-	})
-}
-
 // tries6 checks that a sandbox is answered at an address, and as whom, or that it is refused
 // at once for an empty one.
 func tries6(t *testing.T, n *node, from id.Sandbox, what string, to netip.AddrPort, want string) {
@@ -74,7 +46,7 @@ func tries6(t *testing.T, n *node, from id.Sandbox, what string, to netip.AddrPo
 		}
 		defer c.Close()
 		raw, err := io.ReadAll(c)
-		got = string(raw)
+		got = strings.TrimSpace(string(raw))
 		return err
 	})
 	if want == "" && !errors.Is(err, unix.ECONNREFUSED) || want != "" && (err != nil || got != want) {
@@ -102,10 +74,10 @@ func TestNetwork_IPv6(t *testing.T) {
 		t.Errorf("got %v, %v, want %s and %s", got, err, webAt, six(webAt))
 	}
 	for uid := range map[id.Sandbox]bool{before: true, web: true, db: true} {
-		serve6(t, n, uid, "[::]:6000")
+		tellSource(t, n, uid, 6000)
 	}
-	serve6(t, n, "", fmt.Sprintf("[::]:%d", allowed))
-	serve6(t, n, "", fmt.Sprintf("[::]:%d", closed))
+	tellSource(t, n, "", allowed)
+	tellSource(t, n, "", closed)
 	gateway := n.gatewayOf(layer6)
 	again := func(when string) {
 		t.Helper()
@@ -205,8 +177,8 @@ func TestNetwork_IPv6ToTheOutside(t *testing.T) {
 		t.Fatal(err)
 	}
 	web, webAt := n.attach(t)
-	serve6(t, n, peer, "[::]:6000")
-	serve6(t, n, web, "[::]:6000")
+	tellSource(t, n, peer, 6000)
+	tellSource(t, n, web, 6000)
 	tries6(t, n, web, "the outside", netip.MustParseAddrPort("["+peer6+"]:6000"), node6)
 	err := n.inNet(peer, func() error {
 		return netlink.RouteAdd(&netlink.Route{Dst: ipNet(subnet6.Addr(), subnet6.Bits()), Gw: net.ParseIP(node6)})

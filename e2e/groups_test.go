@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"syscall"
 	"testing"
 
 	"staddle.internal/e2e/bed"
+	"staddle.internal/kit/fault"
 	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
 	sandboxhostv1 "staddle.internal/proto/gen/staddle/sandboxhost/v1"
 )
@@ -33,6 +35,14 @@ func TestNode_NetworkGroupsAreApart(t *testing.T) {
 			t.Fatal(err)
 		}
 		return uid, await(t, b, uid, "running", running).GetAddresses()[0] + ":7000"
+	}
+	for _, name := range []string{"Shop", "-shop", "shop-", "a_b", "*", strings.Repeat("a", 64)} {
+		s := spec(always, probe("c", "sleep"))
+		s.NetworkGroup = name
+		_, err := b.Host().EnsureSandbox(t.Context(), &sandboxhostv1.EnsureSandboxRequest{Uid: newUID(), Name: "bad", Generation: 1, Manager: "local", Spec: s})
+		if !errors.Is(err, fault.Invalid) || !strings.Contains(fmt.Sprint(err), "network_group: write at most 63") {
+			t.Errorf("group %q: got %v, want to be told what to write", name, err)
+		}
 	}
 	db, dbAt := in("db", "db", func(s *resourcev1.SandboxSpec) {
 		s.PublishedPorts = []*resourcev1.PublishedPort{{HostPort: 18180, Port: 7000}}

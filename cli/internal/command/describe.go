@@ -141,6 +141,7 @@ func overview(now time.Time, s *sandbox.Sandbox) [][]string {
 		{"Ready:", strings.ToLower(enumWord(ready.String(), "CONDITION_STATE_"))},
 		{"Not ready because:", why},
 		{"Addresses:", strings.Join(s.Status.GetAddresses(), ",")},
+		{"Network group:", s.Spec.GetNetworkGroup()},
 	}
 	return slices.DeleteFunc(all, func(line []string) bool { return line[1] == "" })
 }

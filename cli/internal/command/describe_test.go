@@ -20,7 +20,7 @@ func TestDescription(t *testing.T) {
 	got := description(now, &sandbox.Sandbox{
 		UID: "01ARZ3NDEKTSV4RRFFQ69G5FAV", Name: "web", Manager: sandbox.Cluster, Node: "node1", Labels: map[string]string{"b": "2", "a": "1"},
 		CreatedAt: now.Add(-time.Hour),
-		Spec: &resourcev1.SandboxSpec{Desired: resourcev1.DesiredState_DESIRED_STATE_RUNNING, Containers: []*resourcev1.ContainerSpec{
+		Spec: &resourcev1.SandboxSpec{Desired: resourcev1.DesiredState_DESIRED_STATE_RUNNING, NetworkGroup: "shop", Containers: []*resourcev1.ContainerSpec{
 			{Name: "prepare", Image: "prepare:1", Init: true}, {Name: "main", Image: "web:1"},
 		}},
 		Status: &resourcev1.SandboxStatus{
@@ -45,7 +45,7 @@ func TestDescription(t *testing.T) {
 	})
 	squeezed := strings.Join(strings.Fields(got), " ")
 	for _, want := range []string{
-		"Name: web Uid: 01ARZ3NDEKTSV4RRFFQ69G5FAV", "Labels: a=1,b=2", "Phase: RUNNING", "Attempt: 3", "Cause: DISK_FULL", "Ready: false", "Not ready because: port 80 is not open",
+		"Name: web Uid: 01ARZ3NDEKTSV4RRFFQ69G5FAV", "Labels: a=1,b=2", "Phase: RUNNING", "Attempt: 3", "Cause: DISK_FULL", "Network group: shop", "Ready: false", "Not ready because: port 80 is not open",
 		" 1.234s ", "for 1m CONTAINER", "prepare (init) ended", " 0 ", "main running 77 1m", "2 (1 beside) web:1", "Ready sandbox false 1m port 80 is not open",
 		"ATTEMPT CONTAINER EXIT AT 2 main unknown", "1 main 137 (signal 9)",
 	} {

@@ -1925,7 +1925,7 @@ const file_staddle_resource_v1_sandbox_proto_rawDesc = "" +
 	"\aSandbox\x124\n" +
 	"\x04spec\x18\x01 \x01(\v2 .staddle.resource.v1.SandboxSpecR\x04spec\x12C\n" +
 	"\tplacement\x18\x02 \x01(\v2%.staddle.resource.v1.SandboxPlacementR\tplacement\x12:\n" +
-	"\x06status\x18\x03 \x01(\v2\".staddle.resource.v1.SandboxStatusR\x06status\"\xca\x15\n" +
+	"\x06status\x18\x03 \x01(\v2\".staddle.resource.v1.SandboxStatusR\x06status\"\xe5\x16\n" +
 	"\vSandboxSpec\x12G\n" +
 	"\adesired\x18\x01 \x01(\x0e2!.staddle.resource.v1.DesiredStateB\n" +
 	"\xbaH\a\x82\x01\x04\x10\x01 \x00R\adesired\x12\xa9\x02\n" +
@@ -1953,8 +1953,9 @@ const file_staddle_resource_v1_sandbox_proto_rawDesc = "" +
 	"\x14sysctls.unique_names\x122names of sysctls must be unique within the sandbox\x1a\x1cthis.map(s, s.name).unique()\x92\x01\x02\x10 R\asysctls\x12\xa2\x03\n" +
 	"\x0fpublished_ports\x18\x0f \x03(\v2\".staddle.resource.v1.PublishedPortB\xd4\x02\xbaH\xd0\x02\xba\x01\xc7\x02\n" +
 	"\x16published_ports.unique\x12ga port of the node is published once per protocol and address, and not beside the same on all addresses\x1a\xc3\x01this.all(a, this.filter(b, a.host_port == b.host_port && (a.protocol == 2) == (b.protocol == 2) && (a.host_address == b.host_address || a.host_address == '' || b.host_address == '')).size() == 1)\x92\x01\x02\x10@R\x0epublishedPorts\x12%\n" +
-	"\x0euser_namespace\x18\x14 \x01(\bR\ruserNamespace\x12P\n" +
-	"\rnetwork_group\x18\x15 \x01(\tB+\xbaH(\xd8\x01\x01r#\x18?2\x1f^[a-z0-9]([-a-z0-9]*[a-z0-9])?$R\fnetworkGroup\x1a?\n" +
+	"\x0euser_namespace\x18\x14 \x01(\bR\ruserNamespace\x12\xea\x01\n" +
+	"\rnetwork_group\x18\x15 \x01(\tB\xc4\x01\xbaH\xc0\x01\xba\x01\xbc\x01\n" +
+	"\x13network_group.label\x12Rwrite at most 63 lower-case letters, digits and dashes, with no dash at either end\x1aQthis == '' || size(this) <= 63 && this.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')R\fnetworkGroup\x1a?\n" +
 	"\x11NodeSelectorEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01:\x9f\x05\xbaH\x9b\x05\x1a\xb5\x01\n" +

@@ -74,6 +74,7 @@ func TestNode_NET4_ServiceOfTheCluster(t *testing.T) {
 	asks := strings.Replace(sandboxYAML("names", "resolve, web.service.staddle.internal, 50ms", ""), "name: main", "name: c", 1)
 	apply(t, far, labelled+asks+
 		serviceYAML("web", "app: web", "7000", ", node_port: 30080")+serviceYAML("brief", "app: web", "7000", "")+
+		serviceYAML("left", "app: web", "7000", ", node_port: 30091")+serviceYAML("right", "app: web", "7000", ", node_port: 30092")+
 		"kind: Service\nname: pool\nspec: {selector: {app: web}, headless: true, ports: [{port: 7000}]}\n---\n"+
 		strings.NewReplacer("name: names", "name: poolnames", "web.service", "pool.service").Replace(asks))
 	awaitPhase(t, far, "server", "RUNNING")
@@ -104,9 +105,21 @@ func TestNode_NET4_ServiceOfTheCluster(t *testing.T) {
 	far.WaitReady()
 	far.OK("delete", "service", "brief")
 	awaitService(t, b, "brief", true)
+	for _, swap := range []struct{ name, port string }{{"left", "30093"}, {"right", "30091"}, {"left", "30092"}} {
+		apply(t, far, serviceYAML(swap.name, "app: web", "7000", ", node_port: "+swap.port))
+	}
 	b.Mend()
 	b.WaitReady()
 	awaitService(t, b, "brief", false)
+	bed.Eventually(t, time.Minute, "both have each other's port of the node", func(ctx context.Context) (bool, string) {
+		all, err := keptServices(ctx, b)
+		port := func(name string) uint32 {
+			ports := all[name].GetWish().GetSpec().GetPorts()
+			return append(ports, &resourcev1.ServicePort{})[0].GetNodePort()
+		}
+		return err == nil && port("left") == 30092 && port("right") == 30091, fmt.Sprint(all, err)
+	})
+	answers(t, b, "at a port that was another's", "127.0.0.1:30091")
 	refusesAt(t, b, brief)
 	answers(t, b, "when the other is gone", at)
 
@@ -121,7 +134,7 @@ func TestNode_NET4_ServiceOfTheCluster(t *testing.T) {
 	finds(t, b, names, "nothing", "none: lookup web")
 	far.OK("delete", "sandbox", "server")
 	finds(t, b, poolNames, "nobody", "none: lookup pool")
-	far.OK("delete", "service", "pool")
+	far.OK("delete", "service", "pool", "left", "right")
 	awaitService(t, b, "pool", false)
 	far.OK("delete", "sandbox", "names", "poolnames")
 	settled(t, b)

@@ -57,6 +57,51 @@ func planServices(f serviceFacts) (absent []unnamed, ensure []wanted) {
 	return absent, ensure
 }
 
+// portOfNode is a port of the nodes, whatever their address: the coordinator gives each to
+// one service.
+type portOfNode struct {
+	protocol string
+	number   uint32
+}
+
+func portOf(p *resourcev1.ServicePort) portOfNode {
+	return portOfNode{cmp.Or(p.GetProtocol(), "tcp"), p.GetNodePort()}
+}
+
+// planYields says which services are to be made first as they are on the host, without
+// the ports of the node that another one is to have: those that swapped theirs while this
+// node was away would else wait for each other for ever. The coordinator gives no port
+// to two at once. So one of any such circle gave its port up in a generation that this
+// node never saw, and is made as one of these here.
+func planYields(f serviceFacts, ensure []wanted) []wanted {
+	owners := map[portOfNode]string{} // by port, the uid of the service that is to have it
+	for _, w := range ensure {
+		for _, p := range w.record.GetService().GetSpec().GetPorts() {
+			owners[portOf(p)] = w.record.GetMeta().GetUid()
+		}
+	}
+	var yields []wanted
+	for _, w := range ensure {
+		uid, wish := w.record.GetMeta().GetUid(), f.Wishes[w.record.GetMeta().GetUid()]
+		if wish == nil || wish.GetGeneration()+1 >= w.record.GetMeta().GetGeneration() {
+			continue // it has no generation between
+		}
+		yielding := proto.CloneOf(w.record)
+		yielding.Meta.Generation--
+		yielding.GetService().Spec = proto.CloneOf(wish.GetSpec())
+		gives := false
+		for _, p := range yielding.GetService().GetSpec().GetPorts() {
+			if owner, ok := owners[portOf(p)]; ok && p.GetNodePort() != 0 && owner != uid {
+				p.NodePort, p.NodeAddress, gives = 0, "", true
+			}
+		}
+		if gives {
+			yields = append(yields, wanted{yielding, w.at})
+		}
+	}
+	return yields
+}
+
 // covered says that the state of a mirror covers a record. It may be one revision behind:
 // while more changes of the same revision are to come.
 func covered(mirror *clusteraccessv1.MirrorState, r *resourcev1.Resource) bool {

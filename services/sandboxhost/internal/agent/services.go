@@ -154,6 +154,9 @@ func (s *Services) pass(ctx context.Context) (again bool) {
 			foreign++
 		}
 	}
+	for _, w := range planYields(f, ensure) {
+		_ = s.deps.Host.EnsureService(ctx, w.record, w.at) // what comes of it is told of what follows
+	}
 	for _, w := range ensure {
 		err := s.deps.Host.EnsureService(ctx, w.record, w.at)
 		s.tell(w.record.GetMeta().GetUid(), w.record.GetMeta().GetName(), err)

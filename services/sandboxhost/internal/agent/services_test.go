@@ -206,8 +206,25 @@ func (w *serviceWorld) EnsureService(_ context.Context, r *resourcev1.Resource, 
 	if err := w.refusal[r.GetMeta().GetUid()]; err != nil {
 		return err
 	}
+	for uid, other := range w.kept {
+		if uid != r.GetMeta().GetUid() && samePort(r.GetService().GetSpec(), other.GetSpec()) {
+			return fault.WithReason(fault.New(fault.Conflict, "service %s has the port", other.GetName()), "HOST_PORT_TAKEN")
+		}
+	}
 	w.kept[r.GetMeta().GetUid()] = wishOf(r, at)
 	return nil
+}
+
+// samePort says whether two services have a port of the node in common.
+func samePort(one, other *resourcev1.ServiceSpec) bool {
+	for _, p := range one.GetPorts() {
+		for _, q := range other.GetPorts() {
+			if p.GetNodePort() != 0 && portOf(p) == portOf(q) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 func (w *serviceWorld) RemoveService(_ context.Context, uid string) error {
@@ -275,6 +292,33 @@ func TestServices_FollowTheRecords(t *testing.T) {
 		holds("after a change", "B,C,D foreign 0 refused 0")
 		if got := w.kept["B"]; !proto.Equal(got.GetSpec(), changed.GetService().GetSpec()) {
 			t.Errorf("got %v, want the changed one", got)
+		}
+	})
+}
+
+// Services that swapped their ports of the nodes in a circle are all taken by a host that was away meanwhile.
+func TestServices_SwapPortsOfTheNode(t *testing.T) {
+	record := func(uid string, generation uint64, port uint32) *resourcev1.Resource {
+		r := serviceRecord(uid, generation, 0)
+		r.GetService().GetSpec().Ports[0].NodePort = port
+		return r
+	}
+	inServices(t, func(w *serviceWorld, holds func(why, want string)) {
+		for i, uid := range []string{"A", "B", "C"} {
+			w.put(record(uid, 1, 30080+uint32(i)))
+		}
+		holds("at first", "A,B,C foreign 0 refused 0")
+		w.cut(func() { w.deaf = true })
+		// C gave its port up for another, B took it, A that of B, and C that of A.
+		for _, r := range []*resourcev1.Resource{record("C", 2, 30090), record("B", 2, 30082), record("A", 2, 30081), record("C", 3, 30080)} {
+			w.put(r)
+		}
+		w.cut(func() { w.deaf = false })
+		holds("in a circle", "A,B,C foreign 0 refused 0")
+		for uid, r := range w.truth {
+			if got := w.kept[uid]; !proto.Equal(got.GetSpec(), r.GetService().GetSpec()) || got.GetGeneration() != r.GetMeta().GetGeneration() {
+				t.Errorf("service %s: got %v, want %v", uid, got, r)
+			}
 		}
 	})
 }

@@ -136,29 +136,37 @@ func next(subnet netip.Prefix, last netip.Addr, used func(netip.Addr) bool) (net
 // found is what the namespace of one sandbox really uses.
 type found map[id.Sandbox]netip.Addr
 
-// reconcile decides what the ledger must say: what a namespace uses wins over a
-// note, and a note stays when nothing is in use, so that a sandbox keeps its
-// address. It returns the sandboxes whose note changes; two namespaces with one
-// address are an error, for neither may be given away.
+// reconcile decides what the ledger must say. Who has a note keeps it: what the namespace
+// uses instead it has given itself. Who has none, for the ledger was lost, is noted with what
+// it uses. Nobody is noted with what another uses under his note or without one; two of those
+// with one address are an error, for neither may be given away.
 func reconcile(notes, inUse found) (found, error) {
 	merged := found{}
 	owner := map[netip.Addr]id.Sandbox{}
+	note := func(uid id.Sandbox, addr netip.Addr) (other id.Sandbox, taken bool) {
+		if other, taken = owner[addr]; !taken {
+			owner[addr], merged[uid] = uid, addr
+		}
+		return other, taken
+	}
+	for uid, addr := range inUse {
+		if notes[uid] == addr {
+			note(uid, addr)
+		}
+	}
 	var errs []error
 	for uid, addr := range inUse {
-		if other, taken := owner[addr]; taken {
-			errs = append(errs, fault.New(fault.Conflict, "sandboxes %s and %s both use address %s; remove one of them", uid, other, addr))
+		if _, noted := notes[uid]; noted {
 			continue
 		}
-		owner[addr], merged[uid] = uid, addr
+		if other, taken := note(uid, addr); taken {
+			errs = append(errs, fault.New(fault.Conflict, "sandboxes %s and %s both use address %s; remove one of them", uid, other, addr))
+		}
 	}
 	for uid, addr := range notes {
-		if _, known := merged[uid]; known {
-			continue
+		if _, known := merged[uid]; !known {
+			note(uid, addr) // who does not get it is given another
 		}
-		if _, taken := owner[addr]; taken {
-			continue // nobody uses it under this note: it is claimed anew
-		}
-		owner[addr], merged[uid] = uid, addr
 	}
 	return merged, errors.Join(errs...)
 }

@@ -73,7 +73,7 @@ func (n *Network) connect(uid id.Sandbox, addr netip.Addr, group string) (err er
 	if err := netlink.LinkAdd(veth); err != nil {
 		return fmt.Errorf("make interface %s: %w", name, err)
 	}
-	if err := errors.Join(noteGroup(veth, group), n.reflect(uid, veth)); err != nil {
+	if err := errors.Join(noteGroup(veth, group), n.fasten(veth, addr), n.reflect(uid, veth)); err != nil {
 		return err
 	}
 	if err := errors.Join(n.configure(ns, addr), n.meet6(addr)); err != nil {
@@ -115,7 +115,7 @@ func (n *Network) rejoin(uid id.Sandbox, old netlink.Link, addr netip.Addr, brid
 	if err := netlink.LinkSetMasterByIndex(old, bridge); err != nil {
 		return false, fmt.Errorf("put interface %s on bridge %s: %w", old.Attrs().Name, n.cfg.Bridge, err)
 	}
-	return true, n.reflect(uid, old)
+	return true, errors.Join(n.fasten(old, addr), n.reflect(uid, old))
 }
 
 // Reflect lets a sandbox reach itself by an address that leads to it, from now on. One
@@ -249,30 +249,17 @@ func (n *Network) adopt(ctx context.Context, kernel []element) error {
 	if err := n.rewrite(want); err != nil {
 		return err
 	}
-	if err := errors.Join(n.adoptPorts(want, kernel), n.adoptGroups(want), n.modernize(inUse), n.meetAll6()); err != nil {
+	if err := errors.Join(n.adoptPorts(want, kernel), n.adoptGroups(want)); err != nil {
+		return err
+	}
+	n.modernize(want, inUse)
+	if err := errors.Join(n.fastenAll(), n.meetAll6()); err != nil {
 		return err
 	}
 	if err := n.writeTable(); err != nil {
 		return err
 	}
 	return n.sweep(want)
-}
-
-// modernize makes the interfaces of sandboxes be as this version makes them.
-func (n *Network) modernize(inUse found) error {
-	for uid, addr := range inUse {
-		if !assignable(n.cfg.Subnet, addr) {
-			continue
-		}
-		ns, err := n.pins.OpenNet(uid)
-		if err != nil {
-			return err
-		}
-		if err := errors.Join(n.configure(ns, addr), ns.Close()); err != nil {
-			return fmt.Errorf("take over network of sandbox %s: %w", uid, err)
-		}
-	}
-	return nil
 }
 
 // addressWithin reads the address that a sandbox's namespace uses.

@@ -71,6 +71,9 @@ func (n *Network) broken() (string, error) {
 	if sends, err := n.sendsRedirects(); noRedirects && (err != nil || sends) {
 		return "send_redirects was switched on", err
 	}
+	if broken, err := n.forgotten(); err != nil || broken != "" {
+		return broken, err
+	}
 	return n.rulesChanged()
 }
 

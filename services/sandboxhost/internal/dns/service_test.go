@@ -84,7 +84,7 @@ func TestBook_AnswersForHeadlessServices(t *testing.T) {
 	one, two := Sandbox{"One", netip.MustParseAddr("10.77.0.2")}, Sandbox{"two", netip.MustParseAddr("10.77.0.3")}
 	ports := []ServicePort{{Name: "http", Protocol: "tcp", Port: 8080}}
 	b := book{
-		domain: "staddle.internal.", subnet: netip.MustParsePrefix("10.77.0.0/16"), names: NewNames(),
+		domain: "staddle.internal.", subnets: []netip.Prefix{netip.MustParsePrefix("10.77.0.0/16")}, names: NewNames(),
 		services: known{{Name: "pool", Ready: []Sandbox{one, two}, Ports: ports}, {Name: "idle", Ports: ports}},
 	}
 	for _, tt := range []struct {

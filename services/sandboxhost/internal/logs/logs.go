@@ -208,6 +208,9 @@ func (s *Store) Remove(uid id.Sandbox, name Name) error {
 			return fault.New(fault.Conflict, "remove logs of sandbox %s: container %s still writes", uid, st.key.container)
 		}
 	}
+	for _, st := range ours {
+		st.settle()
+	}
 	if err := s.putAside(uid, name); err != nil {
 		return fmt.Errorf("remove logs of sandbox %s: %w", uid, err)
 	}

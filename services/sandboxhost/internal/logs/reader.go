@@ -71,7 +71,8 @@ func (m Mode) partial() bool { return !m.Since.IsZero() || m.Tail >= 0 }
 // about the order in which it was written. Without Follow it ends when what is
 // there now is sent. With Since or Tail the first chunk of each stream is empty and
 // says where it begins. An error of emit ends it and is returned. It returns
-// fault.NotFound if nothing is kept of that attempt.
+// fault.NotFound if nothing is kept of that attempt, and fault.Conflict if that was given
+// up before all of it was sent.
 func (s *Store) Read(ctx context.Context, at Position, mode Mode, emit func(Chunk) error) error {
 	err := s.within(at.UID, func(dir string) error {
 		_, err := os.Stat(filepath.Join(dir, at.Container, strconv.FormatUint(at.Attempt, 10)))
@@ -126,7 +127,7 @@ func readAll(ctx context.Context, cursors []*cursor, mode Mode, emit func(Chunk)
 			return err
 		}
 		if !mode.Follow || len(waits) == 0 {
-			return nil
+			return cutOff(cursors)
 		}
 		for _, c := range cursors {
 			c.buffer = nil // most have nothing to say for a long time
@@ -140,6 +141,26 @@ func readAll(ctx context.Context, cursors []*cursor, mode Mode, emit func(Chunk)
 			return err
 		}
 	}
+}
+
+// cutOff says whether what some cursors had still to read was given up under them: the end
+// of what is kept then is not that of the output.
+func cutOff(cursors []*cursor) error {
+	for _, c := range cursors {
+		end := min(c.limit, c.st.last())
+		if end == math.MaxInt64 || c.offset >= end {
+			continue
+		}
+		kept, err := c.st.keptEnd()
+		if err != nil {
+			return err
+		}
+		if kept < end {
+			return fault.New(fault.Conflict, "read logs of sandbox %s: what container %s wrote to %s in attempt %d was given up while it was read, from offset %d on",
+				c.st.key.uid, c.st.key.container, c.st.key.name(), c.st.key.attempt, c.offset)
+		}
+	}
+	return nil
 }
 
 // waitAny waits for one of at most two.

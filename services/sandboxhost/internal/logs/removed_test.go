@@ -42,6 +42,7 @@ func TestDue(t *testing.T) {
 		"the first makes room":      {all, 4 * time.Hour, 119, nil, []id.Sandbox{a}, 2 * time.Hour},
 		"two make room":             {all, 4 * time.Hour, 19, nil, []id.Sandbox{a, b}, 3 * time.Hour},
 		"too large alone":           {all[:1], 4 * time.Hour, 99, nil, []id.Sandbox{a}, 0},
+		"too large, behind others":  {[]Removed{all[1], all[2], {UID: a, At: now, size: 100}}, 4 * time.Hour, 99, nil, []id.Sandbox{a}, 2 * time.Hour},
 		"old but busy":              {all, 2 * time.Hour, 120, []id.Sandbox{a}, []id.Sandbox{b}, busyPause},
 		"busy, and there's no room": {all, 2 * time.Hour, 119, []id.Sandbox{a}, []id.Sandbox{a, b}, time.Hour},
 	}
@@ -70,6 +71,48 @@ func TestParseAside(t *testing.T) {
 		if got, called, ok := parseAside(folder); ok {
 			t.Errorf("%q: got %s, %v", folder, got, called)
 		}
+	}
+}
+
+// Who reads what is given up meanwhile is told so, and does not take it for the end.
+func TestStore_TellsReadersOfWhatIsGivenUp(t *testing.T) {
+	tests := map[string]struct {
+		mode    Mode
+		removed bool // before the reader began
+	}{
+		"of a removed sandbox":       {Mode{Tail: -1}, true},
+		"of one that is here":        {Mode{Tail: -1}, false},
+		"following one that is here": {Mode{Tail: -1, Follow: true}, false},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			s, uid := newStore(t, t.TempDir(), newShelf(), 64<<20), id.NewSandbox()
+			s.segment = 64 << 10
+			wrote(t, s, uid, 1, numbered(0, 100_000))
+			remove := func() {
+				if err := s.Remove(uid, Name{"local", "web"}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if tt.removed {
+				remove()
+			}
+			var once sync.Once
+			err := s.Read(t.Context(), outOf(uid, 1), tt.mode, func(Chunk) error {
+				once.Do(func() {
+					if !tt.removed {
+						remove()
+					}
+					if !s.GiveUp() {
+						t.Error("nothing was given up")
+					}
+				})
+				return nil
+			})
+			if !errors.Is(err, fault.Conflict) {
+				t.Errorf("got %v, want Conflict", err)
+			}
+		})
 	}
 }
 

@@ -32,7 +32,8 @@ type stream struct {
 	pipe  *os.File   // read end while it is drained
 	guard *os.File   // an end that keeps the pipe from looking ended before it began
 	done  chan struct{}
-	ended bool // nothing more will come
+	ended bool  // nothing more will come
+	tip   int64 // behind its last byte, once its sandbox is removed; else math.MaxInt64
 	wake  chan struct{}
 	// shown is the offset up to which a reader may look while bytes are being moved:
 	// those behind it have no time yet.
@@ -40,7 +41,7 @@ type stream struct {
 }
 
 func newStream(k key, s *Store) *stream {
-	st := &stream{key: k, store: s, dir: k.below(s.Dir(k.uid)), fifo: s.fifo(k), wake: make(chan struct{}), shown: math.MaxInt64}
+	st := &stream{key: k, store: s, dir: k.below(s.Dir(k.uid)), fifo: s.fifo(k), wake: make(chan struct{}), tip: math.MaxInt64, shown: math.MaxInt64}
 	_, err := os.Stat(filepath.Join(st.dir, closedMarker))
 	st.ended = err == nil || s.isRemoved(k.uid)
 	return st
@@ -253,6 +254,25 @@ func (st *stream) remove() {
 	defer st.mu.Unlock()
 	st.ended = true
 	st.notifyLocked()
+}
+
+// settle notes where a stream ends to which nobody writes any more, for those who read it
+// still when it is given up. Nothing else rests on it.
+func (st *stream) settle() {
+	end, err := st.keptEnd()
+	if err != nil {
+		return
+	}
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.tip = end
+}
+
+// last is the offset behind its last byte, math.MaxInt64 as long as that is not known.
+func (st *stream) last() int64 {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return st.tip
 }
 
 // notifyLocked wakes all who wait for more.

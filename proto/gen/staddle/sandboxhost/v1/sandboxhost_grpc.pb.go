@@ -92,7 +92,8 @@ type SandboxHostServiceClient interface {
 	// its end, with follow too. Safe to repeat. Returns Invalid for a request that breaks a
 	// rule, for a name that one sandbox of each manager has, and for a removed sandbox with
 	// output of several containers if none is named; NotFound if there is no such sandbox,
-	// container or attempt; Unavailable while the host is not ready, and when it stops.
+	// container or attempt; Conflict if what was to be read was given up meanwhile; Unavailable
+	// while the host is not ready, and when it stops.
 	ReadLogs(ctx context.Context, in *ReadLogsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ReadLogsResponse], error)
 }
 
@@ -253,7 +254,8 @@ type SandboxHostServiceServer interface {
 	// its end, with follow too. Safe to repeat. Returns Invalid for a request that breaks a
 	// rule, for a name that one sandbox of each manager has, and for a removed sandbox with
 	// output of several containers if none is named; NotFound if there is no such sandbox,
-	// container or attempt; Unavailable while the host is not ready, and when it stops.
+	// container or attempt; Conflict if what was to be read was given up meanwhile; Unavailable
+	// while the host is not ready, and when it stops.
 	ReadLogs(*ReadLogsRequest, grpc.ServerStreamingServer[ReadLogsResponse]) error
 	mustEmbedUnimplementedSandboxHostServiceServer()
 }

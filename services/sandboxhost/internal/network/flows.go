@@ -40,9 +40,11 @@ type condition func(flow) bool
 
 // dropFlows forgets the connections of which a condition is true.
 func dropFlows(which condition) error {
-	_, err := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, unix.AF_INET, which)
-	if err != nil && !errors.Is(err, unix.ENOENT) { // one has ended meanwhile
-		return fmt.Errorf("forget connections: %w", err)
+	for _, family := range []netlink.InetFamily{unix.AF_INET, unix.AF_INET6} {
+		_, err := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, family, which)
+		if err != nil && !errors.Is(err, unix.ENOENT) { // one has ended meanwhile
+			return fmt.Errorf("forget connections: %w", err)
+		}
 	}
 	return nil
 }

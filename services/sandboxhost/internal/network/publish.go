@@ -179,7 +179,8 @@ func (n *Network) unpublish(uid id.Sandbox) error {
 			}
 		}
 	}
-	n.forgetFlows(uid, func(f flow) bool { return f.with(addr) })
+	six := n.six(addr)
+	n.forgetFlows(uid, func(f flow) bool { return f.with(addr) || six.IsValid() && f.with(six) })
 	return nil
 }
 

@@ -118,7 +118,14 @@ func TestNetwork_IPv6(t *testing.T) {
 			t.Errorf("after %s: still %q, %v", name, broken, err)
 		}
 	}
+	tries6(t, n, "", "the node, before it leaves", port(six(dbAt), 6000), gateway.String())
+	if flows := flows6(t, six(dbAt)); flows == 0 {
+		t.Error("the kernel knows no connection of a sandbox that was reached")
+	}
 	n.leave(t, db)
+	if flows := flows6(t, six(dbAt)); flows > 0 { // who has the address next would be reached by them
+		t.Errorf("%d connections of a sandbox that is gone are left", flows)
+	}
 	met, err := netlink.NeighList(mustLink(t, n.cfg.Bridge).Attrs().Index, netlink.FAMILY_V6)
 	if err != nil {
 		t.Fatal(err)
@@ -219,4 +226,19 @@ func TestNetwork_NobodySendsAsAnotherOverIPv6(t *testing.T) {
 	send(own, hardwareOf(own), hardwareOf(targetAt), "past the gateway")
 	send(own, hardwareOf(own), gateway, "end")
 	first(t, heard, "end")
+}
+
+// flows6 is how many connections from or to an address the kernel remembers.
+func flows6(t *testing.T, addr netip.Addr) (count int) {
+	t.Helper()
+	flows, err := netlink.ConntrackTableList(netlink.ConntrackTable, unix.AF_INET6)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range flows {
+		if f.Forward.DstIP.Equal(addr.AsSlice()) || f.Forward.SrcIP.Equal(addr.AsSlice()) {
+			count++
+		}
+	}
+	return count
 }

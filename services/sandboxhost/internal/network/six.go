@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -152,7 +153,7 @@ func (n *Network) configure6(h *netlink.Handle, link netlink.Link, addr netip.Ad
 	}
 	for _, a := range have {
 		if at, ok := netip.AddrFromSlice(a.IP); ok && !at.IsLinkLocalUnicast() && at != six {
-			if err := h.AddrDel(link, &netlink.Addr{IPNet: a.IPNet}); err != nil {
+			if err := deconfigure6(h, link, a.IPNet); err != nil {
 				return fmt.Errorf("remove address %s: %w", at, err)
 			}
 		}
@@ -181,4 +182,21 @@ func (n *Network) configure6(h *netlink.Handle, link netlink.Link, addr netip.Ad
 		}
 	}
 	return nil
+}
+
+// deconfigure6 is the opposite of configure6, for an address of whatever network: with a route
+// left, a program would wait for answers that nobody gives.
+func deconfigure6(h *netlink.Handle, link netlink.Link, had *net.IPNet) error {
+	index := link.Attrs().Index
+	errs := []error{h.AddrDel(link, &netlink.Addr{IPNet: had})}
+	if first, ok := netip.AddrFromSlice(had.IP.Mask(had.Mask)); ok {
+		gateway := first.Next()
+		errs = append(errs,
+			h.RouteDel(&netlink.Route{LinkIndex: index, Dst: &net.IPNet{IP: net.IPv6zero, Mask: net.CIDRMask(0, 8*net.IPv6len)}, Gw: gateway.AsSlice()}),
+			h.RouteDel(&netlink.Route{LinkIndex: index, Dst: ipNet(gateway, gateway.BitLen())}),
+			h.NeighDel(&netlink.Neigh{LinkIndex: index, Family: unix.AF_INET6, IP: gateway.AsSlice()}))
+	}
+	return errors.Join(slices.DeleteFunc(errs, func(err error) bool { // it is not there
+		return errors.Is(err, unix.ESRCH) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EADDRNOTAVAIL)
+	})...)
 }

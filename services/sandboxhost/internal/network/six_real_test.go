@@ -137,7 +137,7 @@ func TestNetwork_IPv6(t *testing.T) {
 	}
 	n.withSix(t, netip.Prefix{}, Policy{})
 	tries(t, n, web, "IPv4 when IPv6 is gone", netip.AddrPortFrom(beforeAt, 1).String(), false)
-	if got := addresses6(t, n, web); len(got) > 0 {
+	if got := left6(t, n, web); len(got) > 0 {
 		t.Errorf("IPv6 was taken away, and %v is left", got)
 	}
 	c, err := nftables.New()
@@ -150,16 +150,30 @@ func TestNetwork_IPv6(t *testing.T) {
 	}
 }
 
-func addresses6(t *testing.T, n *node, uid id.Sandbox) (all []string) {
+// left6 is what the node has given a sandbox of IPv6: addresses, routes and neighbours.
+func left6(t *testing.T, n *node, uid id.Sandbox) (all []string) {
 	t.Helper()
 	err := namespace.Inside(n.pins.Path(uid, namespace.Net), func() error {
-		addrs, err := netlink.AddrList(mustLink(t, inside), netlink.FAMILY_V6)
+		link := mustLink(t, inside)
+		addrs, err := netlink.AddrList(link, netlink.FAMILY_V6)
+		routes, routesErr := netlink.RouteList(link, netlink.FAMILY_V6)
+		met, metErr := netlink.NeighList(link.Attrs().Index, netlink.FAMILY_V6)
+		for _, r := range routes {
+			if r.Dst == nil || !r.Dst.IP.IsLinkLocalUnicast() {
+				all = append(all, r.String())
+			}
+		}
+		for _, m := range met {
+			if m.State&netlink.NUD_PERMANENT != 0 {
+				all = append(all, m.String())
+			}
+		}
 		for _, a := range addrs {
 			if !a.IP.IsLinkLocalUnicast() {
 				all = append(all, a.String())
 			}
 		}
-		return err
+		return errors.Join(err, routesErr, metErr)
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -19,5 +19,5 @@ func CheckCaller(role optionsv1.Role, manager string, lost bool) error {
 			"manager %q: sandbox-agent speaks for %q only", manager, ManagerCluster), "MANAGER_MISMATCH")
 	}
 	return fault.WithReason(fault.New(fault.Denied,
-		"manager %q: belongs to the cluster, ask the coordinator: staddle rm without --node-socket, or with --lost if it has lost the record", manager), "MANAGER_MISMATCH")
+		"manager %q: belongs to the cluster, ask the coordinator: staddle rm without --node-socket, or staddle delete for a service; with --lost here if it has lost the record", manager), "MANAGER_MISMATCH")
 }

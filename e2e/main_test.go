@@ -23,7 +23,20 @@ import (
 	sandboxhostv1 "staddle.internal/proto/gen/staddle/sandboxhost/v1"
 )
 
-func TestMain(m *testing.M) { os.Exit(bed.Main(m)) }
+func TestMain(m *testing.M) {
+	code := bed.Main(m)
+	workloads.Range(func(dir, _ any) bool {
+		if err := os.RemoveAll(dir.(string)); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+		return true
+	})
+	os.Exit(code)
+}
+
+// workloads are the folders with archives of images of workloads.
+var workloads sync.Map
 
 // nodeAlone are the components that a node without a cluster does without.
 var nodeAlone = []string{"clusteraccess", "storage", "storage-agent", "sandbox-agent", "presence"}
@@ -67,6 +80,7 @@ func archiveOf(name string, build func(dir string) (string, error)) (string, err
 	if err != nil {
 		return "", err
 	}
+	workloads.Store(dir, true)
 	program, err := build(dir)
 	if err != nil {
 		return "", err

@@ -169,11 +169,18 @@ func (r *reader) step(ctx context.Context) (over bool, err error) {
 		}
 	}
 	err = r.read(ctx)
-	nothing := errors.Is(err, errNothing)
-	if err != nil && !nothing {
+	nothing, cut := errors.Is(err, errNothing), fault.KindOf(err) == fault.Conflict // given up while it was read
+	if err != nil && !nothing && !cut {
 		return false, err
 	}
-	return r.next(ctx, nothing)
+	over, nextErr := r.next(ctx, nothing)
+	switch {
+	case !cut:
+		return over, nextErr
+	case over || nextErr != nil:
+		return true, errors.Join(err, nextErr)
+	}
+	return false, r.tell("staddle: " + err.Error() + "\n") // and on with the next attempt
 }
 
 // next waits until the attempt at hand can be read after all, or there is a

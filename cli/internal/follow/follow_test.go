@@ -124,7 +124,7 @@ func TestRun_OutageIsCountedFromItsBegin(t *testing.T) {
 }
 
 func TestRun(t *testing.T) {
-	away := fault.New(fault.Unavailable, "cut")
+	away, givenUp := fault.New(fault.Unavailable, "cut"), fault.New(fault.Conflict, "given up")
 	missing := func(*sandboxhostv1.ReadLogsRequest, func(*sandboxhostv1.ReadLogsResponse) error) error {
 		return fault.New(fault.NotFound, "no output")
 	}
@@ -153,6 +153,10 @@ func TestRun(t *testing.T) {
 			&scripted{states: []*sandbox.Sandbox{box(1, running, true), box(2, running, true), box(2, ended, true)},
 				logs: []answer{chunk(0, "a", nil), chunk(0, "b", nil)}},
 			"ab", "", 2},
+		{"an attempt that is given up is said, and the next one shown",
+			&scripted{states: []*sandbox.Sandbox{box(1, running, true), box(2, running, true), box(2, ended, true)},
+				logs: []answer{chunk(0, "a", givenUp), chunk(0, "b", nil)}},
+			"ab", "staddle: given up\n", 2},
 		{"a sandbox that was gone before it was looked for",
 			&scripted{states: []*sandbox.Sandbox{nil}}, "", "", 1},
 		{"a sandbox that is gone has no more to say",
@@ -174,6 +178,16 @@ func TestRun(t *testing.T) {
 				t.Errorf("%d reads, want %d: %v", len(tt.host.asked), tt.reads, tt.host.asked)
 			}
 		})
+	}
+}
+
+// What is given up of a sandbox that is gone meanwhile was not all.
+func TestRun_SaysThatTheEndIsNotAll(t *testing.T) {
+	host := &scripted{states: []*sandbox.Sandbox{box(1, running, true), nil}, logs: []answer{chunk(0, "a", fault.New(fault.Conflict, "given up"))}}
+	var out strings.Builder
+	err := follow.Run(t.Context(), host, follow.Request{UID: "u", Attempt: 1, Follow: true}, follow.Output{Stdout: &out, Stderr: &out})
+	if fault.KindOf(err) != fault.Conflict || out.String() != "a" {
+		t.Errorf("got %q, %v, want Conflict", out.String(), err)
 	}
 }
 

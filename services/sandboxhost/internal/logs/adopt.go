@@ -159,6 +159,9 @@ func (s *Store) prune(uid id.Sandbox, container string, attempt uint64) error {
 		}
 		of := Attempt{uid, container, old}
 		s.tell(func(w Watcher) { w.Removing(of) })
+		for _, st := range pair {
+			st.settle()
+		}
 		if err := os.RemoveAll(s.AttemptDir(of)); err != nil {
 			return fmt.Errorf("remove old output of sandbox %s: %w", uid, err)
 		}

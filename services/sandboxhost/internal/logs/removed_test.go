@@ -116,6 +116,27 @@ func TestStore_TellsReadersOfWhatIsGivenUp(t *testing.T) {
 	}
 }
 
+// Who follows an attempt that later ones push out is told so as well.
+func TestStore_TellsReadersOfAnAttemptThatIsPushedOut(t *testing.T) {
+	s, uid := newStore(t, t.TempDir(), newShelf(), 64<<20), id.NewSandbox()
+	s.segment, s.cfg.KeepAttempts = 64<<10, 2
+	wrote(t, s, uid, 1, numbered(0, 100_000))
+	var once sync.Once
+	var got int
+	err := s.Read(t.Context(), outOf(uid, 1), Mode{Tail: -1, Follow: true}, func(c Chunk) error {
+		got += len(c.Data)
+		once.Do(func() {
+			for later := uint64(2); later < 6; later++ {
+				wrote(t, s, uid, later, []byte("later\n"))
+			}
+		})
+		return nil
+	})
+	if !errors.Is(err, fault.Conflict) {
+		t.Errorf("got %d bytes and %v, want Conflict", got, err)
+	}
+}
+
 // wrote has an attempt write something and end, unless its pipes are wanted.
 func wrote(t *testing.T, s *Store, uid id.Sandbox, attempt uint64, text []byte) {
 	t.Helper()

@@ -33,7 +33,7 @@ type stream struct {
 	guard *os.File   // an end that keeps the pipe from looking ended before it began
 	done  chan struct{}
 	ended bool  // nothing more will come
-	tip   int64 // behind its last byte, once its sandbox is removed; else math.MaxInt64
+	tip   int64 // behind its last byte, once it is given up or its sandbox is removed; else math.MaxInt64
 	wake  chan struct{}
 	// shown is the offset up to which a reader may look while bytes are being moved:
 	// those behind it have no time yet.

@@ -23,7 +23,6 @@ import (
 	"staddle.internal/kit/fault"
 	"staddle.internal/kit/id"
 	"staddle.internal/kit/logging"
-	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
 	sandboxhostv1 "staddle.internal/proto/gen/staddle/sandboxhost/v1"
 )
 
@@ -88,7 +87,7 @@ func New(cfg Config, deps Deps) *Agent {
 		reported: make(map[id.Sandbox]uint64),
 	}
 	a.view = &view{
-		node: cfg.Node, records: newTable[id.Sandbox, *resourcev1.Resource](), states: newTable[id.Sandbox, *sandboxhostv1.SandboxState](),
+		node: cfg.Node, followed: newFollowed[id.Sandbox](), states: newTable[id.Sandbox, *sandboxhostv1.SandboxState](),
 		foreign: make(map[id.Sandbox]struct{}), change: a.look, sweep: a.lookAgain, tell: deps.Foreign,
 	}
 	return a

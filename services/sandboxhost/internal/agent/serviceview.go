@@ -5,22 +5,18 @@ import (
 	"sync"
 
 	clusteraccessv1 "staddle.internal/proto/gen/staddle/clusteraccess/v1"
-	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
 )
 
 // serviceView is what the stream of service records has told.
 type serviceView struct {
 	changed chan struct{} // something is worth a look
 
-	mu      sync.Mutex // guards all below
-	records table[string, *resourcev1.Resource]
-	mirror  *clusteraccessv1.MirrorState // as it was told last
-	live    bool
-	epoch   uint64 // grows whenever live or the mirror's history may have changed
+	mu sync.Mutex // guards all below
+	followed[string]
 }
 
 func newServiceView() *serviceView {
-	return &serviceView{changed: make(chan struct{}, 1), records: newTable[string, *resourcev1.Resource]()}
+	return &serviceView{changed: make(chan struct{}, 1), followed: newFollowed[string]()}
 }
 
 // facts are what is known, for one look; live says whether that may be acted on.
@@ -43,13 +39,7 @@ func (v *serviceView) still(uid string, epoch uint64) bool {
 func (v *serviceView) away() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.anewLocked()
-}
-
-func (v *serviceView) anewLocked() {
-	v.records.begin()
-	v.live = false
-	v.epoch++
+	v.anew()
 }
 
 // event takes one message. It reports whether the mirror's state came, which is the first
@@ -59,7 +49,7 @@ func (v *serviceView) event(msg *clusteraccessv1.WatchResourcesResponse) bool {
 	defer v.mu.Unlock()
 	switch e := msg.GetEvent().(type) {
 	case *clusteraccessv1.WatchResourcesResponse_Snapshot:
-		v.anewLocked()
+		v.anew()
 	case *clusteraccessv1.WatchResourcesResponse_Changed:
 		if e.Changed.GetService() != nil {
 			v.records.set(e.Changed.GetMeta().GetUid(), e.Changed)
@@ -67,24 +57,12 @@ func (v *serviceView) event(msg *clusteraccessv1.WatchResourcesResponse) bool {
 	case *clusteraccessv1.WatchResourcesResponse_Deleted:
 		v.records.remove(e.Deleted.GetMeta().GetUid())
 	case *clusteraccessv1.WatchResourcesResponse_Mirror:
-		v.mirrorLocked(e.Mirror)
+		v.state(e.Mirror)
+		select {
+		case v.changed <- struct{}{}:
+		default: // it will look anyway
+		}
 		return true
 	}
 	return false
-}
-
-// mirrorLocked takes the mirror's state: only a live one ends a snapshot.
-func (v *serviceView) mirrorLocked(state *clusteraccessv1.MirrorState) {
-	if !state.GetLive() {
-		v.live = false
-		v.epoch++
-	} else if _, snapshot := v.records.complete(); snapshot || !v.live || v.mirror.GetTerm() != state.GetTerm() {
-		v.live = true
-		v.epoch++
-	}
-	v.mirror = state
-	select {
-	case v.changed <- struct{}{}:
-	default: // it will look anyway
-	}
 }

@@ -49,6 +49,46 @@ func (t *table[K, V]) complete() (gone []K, snapshot bool) {
 	return gone, true
 }
 
+// followed are the records of one stream, and whether they may be acted on.
+type followed[K comparable] struct {
+	records table[K, *resourcev1.Resource]
+	mirror  *clusteraccessv1.MirrorState // as it was told last
+	live    bool
+	epoch   uint64 // grows whenever live or the mirror's history may have changed
+}
+
+func newFollowed[K comparable]() followed[K] {
+	return followed[K]{records: newTable[K, *resourcev1.Resource]()}
+}
+
+// anew says that all is told from the beginning: what is known stays known, and nothing
+// is live.
+func (f *followed[K]) anew() {
+	f.records.begin()
+	f.live = false
+	f.epoch++
+}
+
+// state takes the mirror's state: only a live one ends a snapshot. It returns what that
+// did not name any more, and whether the records are live anew: what was said of another
+// term, or before the mirror was away, is to be asked again then.
+func (f *followed[K]) state(told *clusteraccessv1.MirrorState) (gone []K, anew bool) {
+	term := f.mirror.GetTerm()
+	f.mirror = told
+	if !told.GetLive() {
+		f.live = false
+		f.epoch++
+		return nil, false
+	}
+	gone, snapshot := f.records.complete()
+	if !snapshot && f.live && term == told.GetTerm() {
+		return nil, false
+	}
+	f.live = true
+	f.epoch++
+	return gone, true
+}
+
 // view is what the agent knows: the mirror's records and the host's sandboxes.
 // Its functions are called with the lock held and must not call it back.
 type view struct {
@@ -57,15 +97,13 @@ type view struct {
 	sweep  func(uids ...id.Sandbox) // look at these, which may have
 	tell   func(foreign int)        // told when it changes
 
-	mu        sync.Mutex // guards all below
-	records   table[id.Sandbox, *resourcev1.Resource]
+	mu                   sync.Mutex // guards all below
+	followed[id.Sandbox]            // its epoch also grows whenever hostKnown may have changed
+
 	states    table[id.Sandbox, *sandboxhostv1.SandboxState]
-	mirror    *clusteraccessv1.MirrorState // as it was told last
-	live      bool
 	ahead     []id.Sandbox // changed since the mirror's state was told
 	foreign   map[id.Sandbox]struct{}
 	hostKnown bool
-	epoch     uint64 // grows whenever live, the mirror's history or hostKnown may have changed
 }
 
 // input is all that is known about one sandbox, and the epoch of that knowledge.
@@ -142,9 +180,7 @@ func (v *view) allLocked() []id.Sandbox {
 func (v *view) clusterAway() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.records.begin()
-	v.live = false
-	v.epoch++
+	v.anew()
 }
 
 // clusterEvent takes one message of the stream of records. It reports whether the
@@ -154,9 +190,7 @@ func (v *view) clusterEvent(msg *clusteraccessv1.WatchResourcesResponse) bool {
 	defer v.mu.Unlock()
 	switch e := msg.GetEvent().(type) {
 	case *clusteraccessv1.WatchResourcesResponse_Snapshot:
-		v.records.begin()
-		v.live = false
-		v.epoch++
+		v.anew()
 	case *clusteraccessv1.WatchResourcesResponse_Changed:
 		if uid, ok := sandboxOf(e.Changed); ok {
 			v.records.set(uid, e.Changed)
@@ -181,23 +215,18 @@ func sandboxOf(r *resourcev1.Resource) (id.Sandbox, bool) {
 	return uid, err == nil && r.GetSandbox() != nil // other kinds are none of ours
 }
 
-// mirrorLocked takes the mirror's state: only a live one ends a snapshot. What was
-// said of another term, or before the mirror was away, is to be asked anew.
-func (v *view) mirrorLocked(state *clusteraccessv1.MirrorState) {
-	ahead, term := v.ahead, v.mirror.GetTerm()
-	v.ahead, v.mirror = nil, state
-	if !state.GetLive() {
-		v.live = false
-		v.epoch++
+// mirrorLocked takes the mirror's state.
+func (v *view) mirrorLocked(told *clusteraccessv1.MirrorState) {
+	ahead := v.ahead
+	v.ahead = nil
+	gone, anew := v.state(told)
+	switch {
+	case !v.live:
 		return
-	}
-	gone, snapshot := v.records.complete()
-	if !snapshot && v.live && term == state.GetTerm() {
+	case !anew:
 		v.change(ahead...)
 		return
 	}
-	v.live = true
-	v.epoch++
 	clear(v.foreign)
 	v.tell(0)
 	v.change(gone...)

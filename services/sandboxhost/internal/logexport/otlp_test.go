@@ -222,6 +222,13 @@ func TestOTLP_SendsTheEndBeforeItGoes(t *testing.T) {
 	w.end()
 	must(t, p.store.Remove(w.of.UID, webName))
 	p.tend()
+	c.cameWhole(t, p)
+	stop()
+}
+
+// cameWhole waits until nothing is kept, and demands that all of it came.
+func (c *collector) cameWhole(t *testing.T, p *place) {
+	t.Helper()
 	eventually(t, "nothing is kept", func() (bool, string) {
 		all, err := p.store.ListAll()
 		return err == nil && len(all) == 0, sprint(all, err)
@@ -229,7 +236,6 @@ func TestOTLP_SendsTheEndBeforeItGoes(t *testing.T) {
 	if got, _ := byOffset(t, c.came()); got[0] != "first\nlast\n" {
 		t.Errorf("came %q", got[0])
 	}
-	stop()
 }
 
 // A collector that is away when a sandbox is removed, and an end of this process, cost
@@ -256,13 +262,7 @@ func TestOTLP_GoesOnBehindTheRemoval(t *testing.T) {
 		t.Errorf("kept are %v, %v, want what was not sent", all, err)
 	}
 	c.serve(t, c.address)
-	eventually(t, "nothing is kept", func() (bool, string) {
-		all, err := p.store.ListAll()
-		return err == nil && len(all) == 0, sprint(all, err)
-	})
-	if got, _ := byOffset(t, c.came()); got[0] != "first\nlast\n" {
-		t.Errorf("came %q", got[0])
-	}
+	c.cameWhole(t, p)
 	stop()
 }
 

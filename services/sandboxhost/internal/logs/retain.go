@@ -58,7 +58,8 @@ func (s *Store) tidy() (time.Duration, error) {
 
 // due decides which of the removed, in the order of their removal, go now: the first ones
 // while all together are more than most bytes, and those whose time is over and with which
-// nobody is busy. One that is more than that alone goes, and takes no other with it. next is after how long that may be different; 0 if none is left.
+// nobody is busy. One that is more than that alone goes, and takes no other with it. next
+// is after how long that may be different; 0 if none is left.
 func due(all []Removed, now time.Time, keep time.Duration, most int64, busy func(id.Sandbox) bool) (gone []Removed, next time.Duration) {
 	var total int64
 	for _, r := range all {

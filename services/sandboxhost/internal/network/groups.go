@@ -127,7 +127,7 @@ func (n *Network) join(uid id.Sandbox, group string) error {
 	return nil
 }
 
-// enter adds a member to both tables, and its group to the one of rules if it is the first.
+// enter adds a member to all tables, and its group to those of rules if it is the first.
 func (n *Network) enter(m member, first bool) error {
 	c, err := nft.Open()
 	if err != nil {
@@ -180,7 +180,7 @@ func (n *Network) leave(uid id.Sandbox) error {
 	return nil
 }
 
-// exit takes a member out of both tables, and its group if it was the last.
+// exit takes a member out of all tables, and its group if it was the last.
 func (n *Network) exit(m member, last bool) error {
 	c, err := nft.Open()
 	if err != nil {

@@ -15,17 +15,12 @@ import (
 	"staddle.internal/kit/fault"
 	"staddle.internal/kit/id"
 	"staddle.internal/services/sandboxhost/internal/hostport"
-	"staddle.internal/services/sandboxhost/internal/namespace"
 )
 
 // member attaches a sandbox of a group that answers on two ports of tcp and one of udp.
 func (n *node) member(t *testing.T, group string, ports ...Port) (id.Sandbox, netip.Addr) {
 	t.Helper()
-	uid := id.NewSandbox()
-	if err := n.pins.Ensure(uid, namespace.Wanted{Network: true, Hostname: "web"}); err != nil {
-		t.Fatal(err)
-	}
-	addr, err := n.Attach(t.Context(), uid, Wanted{Group: group, Ports: ports})
+	uid, addr, err := n.attachAs(t, Wanted{Group: group, Ports: ports})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -148,11 +143,8 @@ func TestNetwork_GroupsChangeElements(t *testing.T) {
 	n.member(t, "web")
 	before := handles(t, n)
 	uid, _ := n.attach(t)
-	second := id.NewSandbox()
-	if err := n.pins.Ensure(second, namespace.Wanted{Network: true, Hostname: "web"}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := n.Attach(t.Context(), second, Wanted{Group: "web"}); err != nil {
+	second, _, err := n.attachAs(t, Wanted{Group: "web"})
+	if err != nil {
 		t.Fatal(err)
 	}
 	n.leave(t, uid)
@@ -164,11 +156,8 @@ func TestNetwork_GroupsChangeElements(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	last := id.NewSandbox()
-	if err := n.pins.Ensure(last, namespace.Wanted{Network: true, Hostname: "web"}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := n.Attach(t.Context(), last, Wanted{Group: "once"}); err != nil {
+	last, _, err := n.attachAs(t, Wanted{Group: "once"})
+	if err != nil {
 		t.Fatal(err)
 	}
 	n.leave(t, last)
@@ -260,11 +249,7 @@ func TestNetwork_SaysWhereGroupsCannotBeApart(t *testing.T) {
 		}
 	})
 	n.member(t, "")
-	uid := id.NewSandbox()
-	if err := n.pins.Ensure(uid, namespace.Wanted{Network: true, Hostname: "web"}); err != nil {
-		t.Fatal(err)
-	}
-	_, err := n.Attach(t.Context(), uid, Wanted{Group: "web"})
+	uid, _, err := n.attachAs(t, Wanted{Group: "web"})
 	if !errors.Is(err, fault.Denied) || fault.Reason(err) != reasonNoGroups {
 		t.Errorf("got %v, want it denied with %s", err, reasonNoGroups)
 	}

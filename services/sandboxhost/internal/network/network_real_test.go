@@ -76,15 +76,22 @@ func (n *node) open(t *testing.T) {
 
 func (n *node) attach(t *testing.T) (id.Sandbox, netip.Addr) {
 	t.Helper()
-	uid := id.NewSandbox()
-	if err := n.pins.Ensure(uid, namespace.Wanted{Network: true, Hostname: "web"}); err != nil {
-		t.Fatal(err)
-	}
-	addr, err := n.Attach(t.Context(), uid, Wanted{})
+	uid, addr, err := n.attachAs(t, Wanted{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return uid, addr
+}
+
+// attachAs attaches a new sandbox.
+func (n *node) attachAs(t *testing.T, want Wanted) (id.Sandbox, netip.Addr, error) {
+	t.Helper()
+	uid := id.NewSandbox()
+	if err := n.pins.Ensure(uid, namespace.Wanted{Network: true, Hostname: "web"}); err != nil {
+		t.Fatal(err)
+	}
+	addr, err := n.Attach(t.Context(), uid, want)
+	return uid, addr, err
 }
 
 func TestNetwork_ConnectsSandboxes(t *testing.T) {
@@ -206,11 +213,7 @@ func TestNetwork_FollowsTheSubnetAfterABoot(t *testing.T) {
 func TestNetwork_SaysWhenFull(t *testing.T) {
 	n := newNode(t, "10.202.4.0/30")
 	n.attach(t)
-	uid := id.NewSandbox()
-	if err := n.pins.Ensure(uid, namespace.Wanted{Network: true, Hostname: "web"}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := n.Attach(t.Context(), uid, Wanted{}); !errors.Is(err, fault.Exhausted) {
+	if _, _, err := n.attachAs(t, Wanted{}); !errors.Is(err, fault.Exhausted) {
 		t.Errorf("got %v, want exhausted", err)
 	}
 }

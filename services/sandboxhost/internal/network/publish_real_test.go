@@ -25,12 +25,7 @@ import (
 // attachWith attaches a new sandbox with ports of the node.
 func (n *node) attachWith(t *testing.T, ports ...Port) (id.Sandbox, netip.Addr, error) {
 	t.Helper()
-	uid := id.NewSandbox()
-	if err := n.pins.Ensure(uid, namespace.Wanted{Network: true, Hostname: "web"}); err != nil {
-		t.Fatal(err)
-	}
-	addr, err := n.Attach(t.Context(), uid, Wanted{Ports: ports})
-	return uid, addr, err
+	return n.attachAs(t, Wanted{Ports: ports})
 }
 
 // leave takes a sandbox away.

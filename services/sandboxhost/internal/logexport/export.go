@@ -207,7 +207,9 @@ func (e *Export) Busy(uid id.Sandbox) bool {
 			return true
 		}
 	}
-	return !e.knows
+	// A task that is cut off by the end of Run is over, and its work is not: the next process
+	// goes on with it.
+	return !e.knows || e.ctx.Err() != nil
 }
 
 // cancelLimit bounds how long a removal waits for exports that were told to stop.

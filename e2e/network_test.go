@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"staddle.internal/e2e/bed"
+
+	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
 )
 
 // pinned is where the network namespace of a sandbox is pinned.
@@ -53,6 +55,44 @@ func TestNode_NET2_NoAddressTwiceAfterTheLedgerIsLost(t *testing.T) {
 	}
 	s.others = uids
 	s.same(t, b, "after the loss of the ledger")
+}
+
+// NET-2: ledger and bridge are lost while the runner is down, and one sandbox has taken the
+// address of another: the node starts all the same, and every sandbox has an address that is
+// its own and its name's.
+func TestNode_NET2_TwoWithOneAddressHoldUpNobody(t *testing.T) {
+	b, supervisor := alone(t, bed.Options{})
+	s := settle(t, b, 3)
+	addressOf := func(uid string) string { return await(t, b, uid, "running", running).GetAddresses()[0] }
+	keeps, thief := s.uids[0], s.uids[1]
+	taken, third := addressOf(keeps), addressOf(s.uids[2])
+	b.KillRunner(supervisor, false)
+	ipWithin(t, b, thief, "addr", "flush", "dev", "eth0")
+	ipWithin(t, b, thief, "addr", "add", taken+"/16", "dev", "eth0")
+	tool(t, "ip", "-n", b.NS, "link", "del", "staddle0")
+	if err := os.Remove(filepath.Join(b.Paths.Var("sandboxhost"), "network.db")); err != nil {
+		t.Fatal(err)
+	}
+	b.Start()
+	b.WaitReady()
+	attached := func(s *resourcev1.SandboxStatus) bool { return running(s) && len(s.GetAddresses()) > 0 }
+	for uid, want := range map[string]string{keeps: taken, s.uids[2]: third} {
+		if got := await(t, b, uid, "attached", attached).GetAddresses()[0]; got != want {
+			t.Errorf("sandbox %s has %s, had %s", uid, got, want)
+		}
+	}
+	fresh := await(t, b, thief, "attached", attached).GetAddresses()[0]
+	if fresh == taken || fresh == third || !strings.Contains(ipWithin(t, b, thief, "-br", "addr", "show", "eth0"), " "+fresh+"/") {
+		t.Errorf("who took %s was given %s", taken, fresh)
+	}
+	names, err := os.ReadFile(filepath.Join(filepath.Dir(pinned(b, thief)), "etc", "hosts"))
+	if err != nil || !strings.Contains(string(names), "\n"+fresh+"\t") || strings.Contains(string(names), taken) {
+		t.Errorf("its names are %q, %v, want its own at %s", names, err, fresh)
+	}
+	if events := b.OK("events", "-o", "json"); !strings.Contains(events, "ADDRESS_LOST") {
+		t.Errorf("no event tells of it: %s", events)
+	}
+	s.same(t, b, "after the loss of ledger and bridge")
 }
 
 // NET-8 and NET-3: new sandboxes follow the packet size of the underlay, also when it

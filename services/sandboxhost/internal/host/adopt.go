@@ -67,6 +67,9 @@ func (h *Host) adopt(ctx context.Context) error {
 		if before := notes.records[uid]; before.GetStatus().GetPhase() < stopping && r.GetStatus().GetPhase() == stopping && !orphan {
 			h.deps.Note(eventOf(k.state(), normal, r.GetStatus().GetReason(), r.GetStatus().GetMessage()))
 		}
+		if lost := lostAddress(notes.records[uid].GetStatus(), r.GetStatus()); lost != "" && !orphan {
+			h.deps.Note(eventOf(k.state(), warning, EventAddressLost, lost))
+		}
 		keepers = append(keepers, k)
 	}
 	written, err := h.saveAdopted(records)

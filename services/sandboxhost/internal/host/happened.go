@@ -29,6 +29,8 @@ const (
 	EventNotLive = "NOT_LIVE"
 	// EventOOMKilled: processes of a container were ended for memory.
 	EventOOMKilled = "OOM_KILLED"
+	// EventAddressLost: it runs, and has not the address any more that it had.
+	EventAddressLost = "ADDRESS_LOST"
 	// EventStopped: nothing of it runs, as asked or since its work is done.
 	EventStopped = "STOPPED"
 	// EventFailed: nothing of it runs, which nobody asked for.
@@ -76,11 +78,25 @@ func happened(was, is *sandboxhostv1.SandboxState) []*sandboxhostv1.Event {
 		c.container(before, container)
 	}
 	c.phase()
+	if lost := lostAddress(was.GetStatus(), is.GetStatus()); lost != "" {
+		c.add(warning, EventAddressLost, lost)
+	}
 	c.readiness()
 	if is.GetStatus().GetTornDownAt() != nil && was.GetStatus().GetTornDownAt() == nil {
 		c.add(normal, EventTornDown, "nothing of it is left on the node")
 	}
 	return c.events
+}
+
+// lostAddress says that an attempt which runs is not attached to the network any more, "" if it is
+// or was not before.
+func lostAddress(was, is *resourcev1.SandboxStatus) string {
+	if was.GetAttempt() != is.GetAttempt() || was.GetPhase() != running || is.GetPhase() != running ||
+		len(was.GetAddresses()) == 0 || len(is.GetAddresses()) > 0 {
+		return ""
+	}
+	return "its interface or its address " + was.GetAddresses()[0] +
+		" was lost; it is attached again, with another address if a sandbox that was first has this one"
 }
 
 func (c *changed) add(severity sandboxhostv1.EventSeverity, reason, message string) *sandboxhostv1.Event {

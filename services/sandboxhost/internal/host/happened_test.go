@@ -17,7 +17,7 @@ func TestHappened(t *testing.T) {
 	before := &sandboxhostv1.SandboxState{
 		Uid: "u", Name: "web", Manager: ManagerLocal, Generation: 1,
 		Status: &resourcev1.SandboxStatus{
-			Attempt: 2, Phase: running, Conditions: []*resourcev1.Condition{{Type: conditionReady, State: yes}},
+			Attempt: 2, Phase: running, Addresses: []string{"10.0.0.2"}, Conditions: []*resourcev1.Condition{{Type: conditionReady, State: yes}},
 			Containers: []*resourcev1.ContainerStatus{{Name: "main", Pid: 7, ImageDigest: "sha256:a", StartedAt: timestamppb.Now()}},
 		},
 	}
@@ -66,6 +66,10 @@ func TestHappened(t *testing.T) {
 		}, "STARTED(main), RUNNING: all its containers run"},
 		{"failed", func(s *sandboxhostv1.SandboxState) { s.Status.Phase, s.Status.Message = failed, "why" }, "!FAILED: why"},
 		{"gone", func(s *sandboxhostv1.SandboxState) { s.Status.TornDownAt = timestamppb.Now() }, "TORN_DOWN"},
+		{"its address is lost", func(s *sandboxhostv1.SandboxState) { s.Status.Addresses = nil }, "!ADDRESS_LOST: its interface or its address 10.0.0.2 was lost"},
+		{"it ends, and has no address any more", func(s *sandboxhostv1.SandboxState) {
+			s.Status.Phase, s.Status.Addresses = stopped, nil
+		}, "STOPPED"},
 		{"told by the step", func(s *sandboxhostv1.SandboxState) { s.Status.Reason = ReasonRetrying }, ""},
 		{"the runtime is away", func(s *sandboxhostv1.SandboxState) { s.Status.Reason = ReasonUnseen }, "!RUNTIME_UNAVAILABLE"},
 	}

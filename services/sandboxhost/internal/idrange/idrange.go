@@ -14,6 +14,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"strconv"
 	"sync"
 
@@ -63,7 +65,8 @@ func New(cfg Config, log *slog.Logger) *Pool {
 
 // Open reads the ledger and makes it say what is in use: inUse has the first id of
 // each user namespace that is there. It must return before anything is claimed. Safe
-// to repeat. Two sandboxes with one range are fault.Conflict.
+// to repeat. Of two sandboxes with one range one has none from then on, and both go on: the
+// one without the note of it, or else the one that was made later.
 func (p *Pool) Open(inUse map[id.Sandbox]uint32) error {
 	notes, err := p.load()
 	if err != nil {
@@ -75,9 +78,10 @@ func (p *Pool) Open(inUse map[id.Sandbox]uint32) error {
 				fmt.Sprintf("its ids begin at %d, which user_namespaces in node.yaml does not name any more; replace it", first)))
 		}
 	}
-	want, err := p.reconcile(notes, inUse)
-	if err != nil {
-		return err
+	want, shared := p.reconcile(notes, inUse)
+	for uid, other := range shared {
+		p.log.Warn("sandbox shares the ids of another; start it anew", uid.Attr(), logging.Reason(
+			fmt.Sprintf("sandbox %s has those from %d as well, and keeps them", other, inUse[uid])))
 	}
 	return p.rewrite(notes, want)
 }
@@ -97,12 +101,13 @@ func (p *Pool) load() (map[id.Sandbox]uint32, error) {
 	err := p.ledger.View(func(tx journal.Tx) error {
 		return tx.ForEach(bucket, func(key string, v []byte) error {
 			uid, err := id.ParseSandbox(key)
-			if err != nil {
-				return err
+			first, numberErr := strconv.ParseUint(string(v), 10, 32)
+			if err := errors.Join(err, numberErr); err != nil { // one note holds up no node
+				p.log.Warn("note in the ledger of ids skipped", logging.Component(key), logging.Err(err))
+				return nil
 			}
-			first, err := strconv.ParseUint(string(v), 10, 32)
 			notes[uid] = uint32(first)
-			return err
+			return nil
 		})
 	})
 	if err != nil {
@@ -112,16 +117,24 @@ func (p *Pool) load() (map[id.Sandbox]uint32, error) {
 }
 
 // reconcile decides what the ledger must say: what a namespace uses wins over a note,
-// and a note stays while nothing is in use, so that a sandbox keeps its ids.
-func (p *Pool) reconcile(notes, inUse map[id.Sandbox]uint32) (map[id.Sandbox]uint32, error) {
-	want, owner := map[id.Sandbox]uint32{}, map[uint32]id.Sandbox{}
-	var errs []error
+// and a note stays while nothing is in use, so that a sandbox keeps its ids. Who uses what another has is
+// in shared, with the other.
+func (p *Pool) reconcile(notes, inUse map[id.Sandbox]uint32) (want map[id.Sandbox]uint32, shared map[id.Sandbox]id.Sandbox) {
+	want, shared = map[id.Sandbox]uint32{}, map[id.Sandbox]id.Sandbox{}
+	owner := map[uint32]id.Sandbox{}
 	for uid, first := range inUse {
-		if other, taken := owner[first]; taken {
-			errs = append(errs, fault.New(fault.Conflict, "sandboxes %s and %s both use the ids from %d; remove one of them", uid, other, first))
-			continue
+		if _, taken := owner[first]; !taken && notes[uid] == first {
+			owner[first], want[uid] = uid, first
 		}
-		owner[first], want[uid] = uid, first
+	}
+	for _, uid := range slices.Sorted(maps.Keys(inUse)) { // uids are in the order in which they were made
+		first := inUse[uid]
+		switch other, taken := owner[first]; {
+		case !taken:
+			owner[first], want[uid] = uid, first
+		case other != uid:
+			shared[uid] = other
+		}
 	}
 	for uid, first := range notes {
 		_, known := want[uid]
@@ -130,7 +143,7 @@ func (p *Pool) reconcile(notes, inUse map[id.Sandbox]uint32) (map[id.Sandbox]uin
 			owner[first], want[uid] = uid, first
 		}
 	}
-	return want, errors.Join(errs...)
+	return want, shared
 }
 
 // rewrite makes ledger and memory say what was found.

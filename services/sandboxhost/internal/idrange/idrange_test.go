@@ -9,6 +9,7 @@ import (
 
 	"staddle.internal/kit/fault"
 	"staddle.internal/kit/id"
+	"staddle.internal/kit/journal"
 )
 
 // base is where the pools of the tests begin.
@@ -146,10 +147,54 @@ func TestOpen_AfterThePoolWasMoved(t *testing.T) {
 	}
 }
 
+// Two that share a range hold up nobody: one keeps it, the other has none, and is given
+// another; nobody else ever gets it.
 func TestOpen_TwoWithOneRange(t *testing.T) {
-	p := New(Config{First: base, Ranges: 2, Ledger: filepath.Join(t.TempDir(), "ids.db")}, slog.New(slog.DiscardHandler))
-	t.Cleanup(func() { closed(t, p) })
-	if err := p.Open(map[id.Sandbox]uint32{id.NewSandbox(): base, id.NewSandbox(): base}); !errors.Is(err, fault.Conflict) {
-		t.Errorf("got %v, want Conflict", err)
+	dir := t.TempDir()
+	first, second := id.NewSandbox(), id.NewSandbox()
+	if second < first { // made in one millisecond
+		first, second = second, first
+	}
+	for range 20 { // maps have no order
+		p := pool(t, filepath.Join(dir, string(id.NewSandbox())), 3, map[id.Sandbox]uint32{first: base, second: base})
+		if got, ok := p.First(first); !ok || got != base {
+			t.Fatalf("the first has %d, %t, want %d", got, ok, base)
+		}
+		if got, ok := p.First(second); ok {
+			t.Fatalf("the second has %d, want none", got)
+		}
+		if got := claim(t, p, second); got == base {
+			t.Fatalf("the second was given the ids of the first again")
+		}
+	}
+	path := filepath.Join(dir, "ids.db")
+	noted := pool(t, path, 3, nil)
+	was := claim(t, noted, second)
+	closed(t, noted)
+	after := pool(t, path, 3, map[id.Sandbox]uint32{first: was, second: was})
+	if got, ok := after.First(second); !ok || got != was {
+		t.Errorf("the one with the note has %d, %t, want %d", got, ok, was)
+	}
+	if got, ok := after.First(first); ok {
+		t.Errorf("the one without has %d, want none", got)
+	}
+}
+
+// A note that makes no sense is skipped, and the others count.
+func TestOpen_SkipsNotesWithoutSense(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "ids.db")
+	p := pool(t, path, 3, nil)
+	uid := id.NewSandbox()
+	first := claim(t, p, uid)
+	err := p.ledger.Update(func(tx journal.Tx) error {
+		return errors.Join(tx.Put(bucket, "nobody", note(first)), tx.Put(bucket, string(id.NewSandbox()), []byte("many")))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed(t, p)
+	after := pool(t, path, 3, nil)
+	if got, ok := after.First(uid); !ok || got != first || len(after.Sandboxes()) != 1 {
+		t.Errorf("got %d, %t and %v, want %d for one", got, ok, after.Sandboxes(), first)
 	}
 }

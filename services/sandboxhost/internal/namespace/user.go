@@ -82,25 +82,26 @@ func enter(path string, flag int) error {
 }
 
 // FirstUser is the first id on the node of the user namespace of a sandbox; false if it
-// has none.
+// has none. It is 0 if there is one and the note beside it makes no sense or is gone: then
+// the namespace is nobody's any more, and is made anew when its sandbox begins again.
 func (p *Pins) FirstUser(uid id.Sandbox) (first uint32, ok bool, err error) {
 	pinned, err := isPin(p.Path(uid, User))
 	if err != nil || !pinned {
 		return 0, false, err
 	}
 	raw, err := os.ReadFile(p.ids(uid))
-	if err != nil {
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return 0, false, fmt.Errorf("read ids of sandbox %s: %w", uid, err)
 	}
 	number, err := strconv.ParseUint(strings.TrimSpace(string(raw)), 10, 32)
 	if err != nil {
-		return 0, false, fmt.Errorf("read ids of sandbox %s: %w", uid, err)
+		return 0, true, nil //nolint:nilerr // it says nothing, which is the answer
 	}
 	return uint32(number), true, nil
 }
 
-// Users are the first ids on the node of all user namespaces that are pinned, by
-// sandbox.
+// Users are the first ids on the node of all user namespaces that are pinned and of which
+// they are known, by sandbox.
 func (p *Pins) Users() (map[id.Sandbox]uint32, error) {
 	uids, err := p.Sandboxes()
 	if err != nil {
@@ -112,7 +113,7 @@ func (p *Pins) Users() (map[id.Sandbox]uint32, error) {
 		if err != nil {
 			return nil, fmt.Errorf("look for user namespace of sandbox %s: %w", uid, err)
 		}
-		if ok {
+		if ok && first != 0 {
 			all[uid] = first
 		}
 	}

@@ -1,7 +1,7 @@
 package network
 
 import (
-	"fmt"
+	"log/slog"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -53,20 +53,22 @@ func noteFreed(tx journal.Tx, a netip.Addr, boot string, at time.Duration) error
 
 // loadFreed reads what was freed in this boot: nobody remembers an address from the
 // life before.
-func loadFreed(tx journal.Tx, boot string, now time.Duration) (map[netip.Addr]time.Duration, error) {
+func loadFreed(tx journal.Tx, log *slog.Logger, boot string, now time.Duration) (map[netip.Addr]time.Duration, error) {
 	freed := map[netip.Addr]time.Duration{}
 	err := tx.ForEach(bucketFreed, func(key string, v []byte) error {
 		addr, err := netip.ParseAddr(key)
 		if err != nil {
-			return fmt.Errorf("read ledger of addresses: %w", err)
+			skipped(log, bucketFreed, key, err)
+			return nil
 		}
 		when, ofBoot := strings.CutPrefix(string(v), boot+" ")
 		if !ofBoot {
 			return nil
 		}
 		at, err := strconv.ParseInt(when, 10, 64)
-		if err != nil {
-			return fmt.Errorf("read ledger of addresses: when %s was freed: %w", addr, err)
+		if err != nil { // as if it was now: nobody gets it too early
+			skipped(log, bucketFreed, key, err)
+			at = int64(now)
 		}
 		freed[addr] = min(time.Duration(at), now)
 		return nil

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"slices"
 	"time"
 
 	"staddle.internal/kit/fault"
@@ -138,10 +139,11 @@ type found map[id.Sandbox]netip.Addr
 
 // reconcile decides what the ledger must say. Who has a note keeps it: what the namespace
 // uses instead it has given itself. Who has none, for the ledger was lost, is noted with what
-// it uses. Nobody is noted with what another uses under his note or without one; two of those
-// with one address are an error, for neither may be given away.
-func reconcile(notes, inUse found) (found, error) {
-	merged := found{}
+// it uses. Nobody is noted with what another uses under his note or without one: of those that
+// use one address without a note the first that was made has it, and each of the others is lost,
+// with the one that has it.
+func reconcile(notes, inUse found) (merged found, lost map[id.Sandbox]id.Sandbox) {
+	merged, lost = found{}, map[id.Sandbox]id.Sandbox{}
 	owner := map[netip.Addr]id.Sandbox{}
 	note := func(uid id.Sandbox, addr netip.Addr) (other id.Sandbox, taken bool) {
 		if other, taken = owner[addr]; !taken {
@@ -154,13 +156,12 @@ func reconcile(notes, inUse found) (found, error) {
 			note(uid, addr)
 		}
 	}
-	var errs []error
-	for uid, addr := range inUse {
+	for _, uid := range slices.Sorted(maps.Keys(inUse)) { // uids are in the order in which they were made
 		if _, noted := notes[uid]; noted {
 			continue
 		}
-		if other, taken := note(uid, addr); taken {
-			errs = append(errs, fault.New(fault.Conflict, "sandboxes %s and %s both use address %s; remove one of them", uid, other, addr))
+		if other, taken := note(uid, inUse[uid]); taken {
+			lost[uid] = other
 		}
 	}
 	for uid, addr := range notes {
@@ -168,7 +169,22 @@ func reconcile(notes, inUse found) (found, error) {
 			note(uid, addr) // who does not get it is given another
 		}
 	}
-	return merged, errors.Join(errs...)
+	return merged, lost
+}
+
+// remembered adds to the notes what the bridge knows of those that the ledger does not: it was
+// told of each sandbox behind which port it is, and nobody in a sandbox can change that.
+func remembered(notes, bridge found) found {
+	all, taken := maps.Clone(notes), map[netip.Addr]bool{}
+	for _, addr := range notes {
+		taken[addr] = true
+	}
+	for uid, addr := range bridge {
+		if _, noted := notes[uid]; !noted && !taken[addr] {
+			all[uid] = addr
+		}
+	}
+	return all
 }
 
 // rewrite makes the ledger say what was found.

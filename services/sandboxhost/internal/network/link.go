@@ -2,7 +2,6 @@ package network
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -15,7 +14,6 @@ import (
 
 	"staddle.internal/kit/fault"
 	"staddle.internal/kit/id"
-	"staddle.internal/kit/logging"
 )
 
 // inside is the name of a sandbox's interface within it.
@@ -207,59 +205,6 @@ func (n *Network) setHardware(h *netlink.Handle, link netlink.Link, addr netip.A
 		return fmt.Errorf("forget hardware address of %s: %w", addr, err)
 	}
 	return nil
-}
-
-// adopt compares the ledger with what the namespaces use and what the kernel leads to
-// them, and makes it say that.
-func (n *Network) adopt(ctx context.Context, kernel []element) error {
-	uids, err := n.pins.Sandboxes()
-	if err != nil {
-		return err
-	}
-	inUse := found{}
-	for _, uid := range uids {
-		if err := context.Cause(ctx); err != nil {
-			return err
-		}
-		addr, ok, err := n.addressWithin(uid)
-		if err != nil {
-			return fmt.Errorf("look into network of sandbox %s: %w", uid, err)
-		}
-		if !ok {
-			continue
-		}
-		inUse[uid] = addr
-		if !assignable(n.cfg.Subnet, addr) { // it stays: processes use it
-			n.log.Warn("sandbox outside the network", uid.Attr(), logging.Reason(
-				fmt.Sprintf("it uses %s, which is no address of %s any more; replace it", addr, n.cfg.Subnet)))
-		}
-	}
-	n.mu.Lock()
-	notes := found{}
-	for uid, addr := range n.byUID {
-		if assignable(n.cfg.Subnet, addr) { // else it is claimed anew: the subnet was changed
-			notes[uid] = addr
-		}
-	}
-	n.mu.Unlock()
-	want, err := reconcile(notes, inUse)
-	if err != nil {
-		return err
-	}
-	if err := n.rewrite(want); err != nil {
-		return err
-	}
-	if err := errors.Join(n.adoptPorts(want, kernel), n.adoptGroups(want)); err != nil {
-		return err
-	}
-	n.modernize(want, inUse)
-	if err := errors.Join(n.fastenAll(), n.meetAll6()); err != nil {
-		return err
-	}
-	if err := n.writeTable(); err != nil {
-		return err
-	}
-	return n.sweep(want)
 }
 
 // addressWithin reads the address that a sandbox's namespace uses.

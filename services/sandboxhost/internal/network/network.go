@@ -31,6 +31,7 @@ import (
 	"staddle.internal/kit/boottime"
 	"staddle.internal/kit/id"
 	"staddle.internal/kit/journal"
+	"staddle.internal/kit/logging"
 )
 
 // The ledger's own kind and version.
@@ -178,20 +179,18 @@ func (n *Network) Load() error {
 		return fmt.Errorf("open ledger of addresses: %w", err)
 	}
 	err = j.View(func(tx journal.Tx) (err error) {
-		if n.freed, err = loadFreed(tx, n.boot, n.now()); err != nil {
+		if n.freed, err = loadFreed(tx, n.log, n.boot, n.now()); err != nil {
 			return err
 		}
-		if n.ports, err = loadPorts(tx); err != nil {
+		if n.ports, err = loadPorts(tx, n.log); err != nil {
 			return err
 		}
 		return tx.ForEach(bucket, func(key string, v []byte) error {
 			uid, err := id.ParseSandbox(key)
-			if err != nil {
-				return fmt.Errorf("read ledger of addresses: %w", err)
-			}
-			addr, err := netip.ParseAddr(string(v))
-			if err != nil {
-				return fmt.Errorf("read ledger of addresses: sandbox %s: %w", uid, err)
+			addr, addrErr := netip.ParseAddr(string(v))
+			if err := errors.Join(err, addrErr); err != nil {
+				skipped(n.log, bucket, key, err)
+				return nil
 			}
 			n.byUID[uid], n.byAddr[addr] = addr, uid
 			return nil
@@ -202,6 +201,12 @@ func (n *Network) Load() error {
 	}
 	n.ledger = j
 	return nil
+}
+
+// skipped tells of a note that makes no sense. It is as if it was not there: one note holds up
+// no node, and what really is in use is looked for in any case.
+func skipped(log *slog.Logger, bucket, key string, err error) {
+	log.Warn("note in the ledger of addresses skipped", logging.Component(bucket+"/"+key), logging.Err(err))
 }
 
 // Wanted is what a sandbox is attached with.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"slices"
 
@@ -192,16 +193,14 @@ func notePorts(tx journal.Tx, uid id.Sandbox, ports []Port) error {
 	return tx.Put(bucketPorts, string(uid), raw)
 }
 
-func loadPorts(tx journal.Tx) (map[id.Sandbox][]Port, error) {
+func loadPorts(tx journal.Tx, log *slog.Logger) (map[id.Sandbox][]Port, error) {
 	all := map[id.Sandbox][]Port{}
 	err := tx.ForEach(bucketPorts, func(key string, v []byte) error {
 		uid, err := id.ParseSandbox(key)
-		if err != nil {
-			return fmt.Errorf("read ledger of ports: %w", err)
-		}
 		var ports []Port
-		if err := json.Unmarshal(v, &ports); err != nil {
-			return fmt.Errorf("read ledger of ports: sandbox %s: %w", uid, err)
+		if err := errors.Join(err, json.Unmarshal(v, &ports)); err != nil { // what leads to it now is looked for
+			skipped(log, bucketPorts, key, err)
+			return nil
 		}
 		all[uid] = ports
 		return nil

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
@@ -36,8 +37,10 @@ const (
 // hardwareOf is the hardware address of the sandbox with an address: locally administered,
 // and nobody else's on this bridge.
 func hardwareOf(addr netip.Addr) net.HardwareAddr {
-	return append(net.HardwareAddr{0x02, 0x53}, addr.AsSlice()...)
+	return slices.Concat(hardwarePrefix, addr.AsSlice())
 }
+
+var hardwarePrefix = net.HardwareAddr{0x02, 0x53}
 
 // wireTable is the table for what passes the bridge. It has the name of the table of rules.
 func (n *Network) wireTable() *nftables.Table {

@@ -296,8 +296,11 @@ func (e *Engine) attach(ctx context.Context, uid id.Sandbox, a engine.Attempt) e
 	if err := e.cfg.Rules.Check(a.Wish.GetUid(), a.Wish.GetSpec()); err != nil {
 		return err
 	}
-	_, err := e.network.Attach(ctx, uid, network.Wanted{Group: a.Wish.GetSpec().GetNetworkGroup(), Ports: ports(a.Wish.GetSpec())})
-	return err
+	addr, err := e.network.Attach(ctx, uid, network.Wanted{Group: a.Wish.GetSpec().GetNetworkGroup(), Ports: ports(a.Wish.GetSpec())})
+	if err != nil {
+		return err
+	}
+	return e.renewHosts(uid, a, addr)
 }
 
 // ports are those of the node that lead to a sandbox.

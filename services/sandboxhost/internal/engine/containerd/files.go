@@ -2,6 +2,7 @@ package containerd
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -43,6 +44,27 @@ func (e *Engine) writeFiles(uid id.Sandbox, a engine.Attempt) error {
 		if err := writeOnce(filepath.Join(dir, name), content); err != nil {
 			return fmt.Errorf("make files of sandbox %s: %w", uid, err)
 		}
+	}
+	return nil
+}
+
+// renewHosts lets the containers of a sandbox that was given another address find it by its own
+// name. The file stays the same one: they see it through a mount of it.
+func (e *Engine) renewHosts(uid id.Sandbox, a engine.Attempt, addr netip.Addr) error {
+	path := filepath.Join(e.files(uid), "hosts")
+	have, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) || err == nil && bytes.Contains(have, []byte("\n"+addr.String()+"\t")) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read names of sandbox %s: %w", uid, err)
+	}
+	addrs, err := e.addresses(uid, a)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(path, hosts(hostname(a), addrs, a.Wish.GetSpec().GetHosts()), 0o644); err != nil {
+		return fmt.Errorf("write names of sandbox %s: %w", uid, err)
 	}
 	return nil
 }

@@ -134,8 +134,8 @@ func fullContainer() *resourcev1.ContainerSpec {
 		Groups: []string{"3"}, Tty: true, Stdin: true, PullPolicy: resourcev1.PullPolicy_PULL_POLICY_NEVER,
 		Env: []*resourcev1.EnvironmentVariable{{Name: "A", Value: "1"}, {Name: "B", From: resourcev1.SandboxField_SANDBOX_FIELD_NAME},
 			{Name: "C", Secret: &resourcev1.SecretReference{Name: "db", Key: "password"}}},
-		InitProcess: true,
-		Secrets:     []*resourcev1.SecretMount{{Secret: "tls", Path: "/tls", Files: []*resourcev1.SecretFile{{Key: "key", File: "tls.key"}}, Mode: "0440"}},
+		InitProcess: true, LogMode: resourcev1.LogMode_LOG_MODE_NON_BLOCKING,
+		Secrets: []*resourcev1.SecretMount{{Secret: "tls", Path: "/tls", Files: []*resourcev1.SecretFile{{Key: "key", File: "tls.key"}}, Mode: "0440"}},
 		Limits: &resourcev1.ResourceLimits{
 			MemoryLimitBytes: proto.Int64(1 << 28), CpuLimitMillicores: proto.Int64(100), PidsLimit: proto.Int64(10),
 			CpuShares: proto.Int64(512), IoWeight: proto.Int64(50),

@@ -13,6 +13,7 @@ import (
 	"staddle.internal/services/sandboxhost/internal/host"
 	"staddle.internal/services/sandboxhost/internal/hostport"
 	"staddle.internal/services/sandboxhost/internal/logexport"
+	"staddle.internal/services/sandboxhost/internal/logs"
 	"staddle.internal/services/sandboxhost/internal/metrics"
 	"staddle.internal/services/sandboxhost/internal/stats"
 )
@@ -23,8 +24,8 @@ const metricsSocket = "metrics.tcp"
 
 // newMetrics makes the series, for OTLP if an operator asks for that, and returns what
 // answers Prometheus.
-func newMetrics(p *process.Process, h *host.Host, usage *stats.Collector, exports []*logexport.Export) (run func(context.Context, func()) error, err error) {
-	source := metrics.Source{Node: p.Config.Name, Usage: usage.Ask, Sandboxes: h.List, Log: p.Log, LogsLost: lostOf(exports)}
+func newMetrics(p *process.Process, h *host.Host, usage *stats.Collector, exports []*logexport.Export, output *logs.Store) (run func(context.Context, func()) error, err error) {
+	source := metrics.Source{Node: p.Config.Name, Usage: usage.Ask, Sandboxes: h.List, Log: p.Log, LogsLost: lostOf(exports), Dropped: output.Lost}
 	if telemetry.Enabled() {
 		if err := metrics.Register(otel.Meter(metrics.Meter), source); err != nil {
 			return nil, err

@@ -29,6 +29,7 @@ import (
 	"staddle.internal/services/sandboxhost/internal/forward"
 	"staddle.internal/services/sandboxhost/internal/grant"
 	"staddle.internal/services/sandboxhost/internal/host"
+	"staddle.internal/services/sandboxhost/internal/logs"
 	"staddle.internal/services/sandboxhost/internal/permit"
 	"staddle.internal/services/sandboxhost/internal/secret"
 	"staddle.internal/services/sandboxhost/internal/stats"
@@ -96,6 +97,7 @@ func build(_ context.Context, p *process.Process) ([]run.Member, error) {
 			Note:     happenings.Note,
 			NotReady: func(reason string) { p.Status.Block(sourceAdoption, reason) },
 		})
+	eng.Logs().OnTrouble(func(t logs.Trouble) { h.Warn(t.Of.UID, t.Of.Container, t.Reason, t.Message) })
 	p.Server.Use(rules)
 	api.Register(p.Server.GRPC(), h, eng.Logs())
 	api.RegisterGrants(p.Server.GRPC(), grants)
@@ -120,7 +122,7 @@ func build(_ context.Context, p *process.Process) ([]run.Member, error) {
 	})
 	api.RegisterStats(p.Server.GRPC(), usage)
 	exports := newExports(p, h, eng)
-	series, err := newMetrics(p, h, usage, exports)
+	series, err := newMetrics(p, h, usage, exports, eng.Logs())
 	if err != nil {
 		return nil, err
 	}

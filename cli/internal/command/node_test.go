@@ -156,6 +156,7 @@ func TestRun_WrongFlagsAreUsage(t *testing.T) {
 		{"run", "--host-path", "srv:/srv", "img"},
 		{"run", "--ulimit", "nofile=many", "img"},
 		{"run", "--oom-score-adj", "low", "img"},
+		{"run", "--log-mode", "never", "img"},
 		{"run", "--security", "none", "img"},
 		{"run", "--seccomp", "off", "img"},
 		{"run", "--device", "fuse", "img"},

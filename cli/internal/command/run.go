@@ -121,6 +121,7 @@ func runFlags(c *cobra.Command, o *runOptions) {
 	completeFlags(c, map[string][]cobra.Completion{
 		"network": {"sandbox", "host"}, "restart": {"always", "on-failure", "never"}, "security": {"default", "restricted"},
 		"seccomp": {"default", "unconfined"}, "apparmor": {"default", "unconfined"}, "pull": {"if-not-present", "always", "never"},
+		"log-mode": {"blocking", "non-blocking"},
 	}, "config-file", "device", "host-path")
 	completeStarts(c, map[string][]cobra.Completion{
 		"startup": probeStarts, "liveness": probeStarts, "readiness": probeStarts, "probe-set": probeSettings(),

@@ -103,6 +103,7 @@ type insideOptions struct {
 	published       []string
 	tty, stdin      bool
 	userNamespace   bool
+	logMode         string
 }
 
 func insideFlags(f *pflag.FlagSet, o *insideOptions) {
@@ -113,6 +114,7 @@ func insideFlags(f *pflag.FlagSet, o *insideOptions) {
 	f.StringArrayVar(&o.sysctls, "sysctl", nil, "parameter of the kernel in its namespaces, as `NAME=VALUE`")
 	f.StringArrayVar(&o.fields, "env-from", nil, "`NAME=FIELD` in the environment: name, uid, node, attempt, address, hostname or container")
 	f.BoolVar(&o.userNamespace, "user-namespace", false, "give it users and groups of its own: root inside is nobody on the node")
+	f.StringVar(&o.logMode, "log-mode", "", "what becomes of its output while the disk takes none, `MODE`: blocking or non-blocking")
 	f.BoolVarP(&o.tty, "tty", "t", false, "give it a terminal")
 	f.BoolVarP(&o.stdin, "stdin", "i", false, "keep its standard input open; in the foreground yours is passed on, else see staddle attach")
 }
@@ -121,6 +123,13 @@ func insideFlags(f *pflag.FlagSet, o *insideOptions) {
 func (o insideOptions) add(spec *resourcev1.SandboxSpec, c *resourcev1.ContainerSpec) error {
 	spec.Hostname, c.Groups, c.Tty, c.Stdin = o.hostname, o.groups, o.tty, o.stdin
 	spec.UserNamespace = o.userNamespace
+	if o.logMode != "" {
+		number := resourcev1.LogMode_value["LOG_MODE_"+strings.ToUpper(strings.ReplaceAll(o.logMode, "-", "_"))]
+		if number == 0 {
+			return exit.BadUsage("--log-mode %q: write blocking or non-blocking", o.logMode)
+		}
+		c.LogMode = resourcev1.LogMode(number)
+	}
 	if err := publishPorts(spec, o.published); err != nil {
 		return err
 	}

@@ -20,7 +20,7 @@ func TestRun_FlagsAreTheSpec(t *testing.T) {
 		t.Fatal(err)
 	}
 	want(t, cli(t, "--node-socket", h.path, "run", "-d", "--name", "web", "--memory", "64MiB", "--swap", "16MiB", "--cpu-shares", "512", "--io-weight", "300",
-		"--oom-score-adj", "0", "--ulimit", "nofile=100:200", "--ulimit", "core=-1", "--tmpfs", "/tmp", "--tmpfs", "/mem:1MiB",
+		"--oom-score-adj", "0", "--log-mode", "non-blocking", "--ulimit", "nofile=100:200", "--ulimit", "core=-1", "--tmpfs", "/tmp", "--tmpfs", "/mem:1MiB",
 		"--config-file", text+":/etc/a:0400", "--config-file", raw+":/etc/b", "--scratch", "work:/work", "--scratch", "work:/seen:ro",
 		"--host-path", "/srv/a:/a:ro", "--shm-size", "1MiB", "--hostname", "inside", "--add-host", "db:10.1.2.3", "--add-host", "six:[2001:db8::1]",
 		"--group-add", "audio", "-p", "8080:80", "-p", "127.0.0.1:5353:53/udp", "-p", "0.0.0.0:81:81/tcp", "--sysctl", "net.core.somaxconn=77", "--env-from", "ME=uid", "-t", "--stdin", "--user-namespace", "--security", "restricted",
@@ -39,7 +39,7 @@ func TestRun_FlagsAreTheSpec(t *testing.T) {
 			{HostPort: 81, Port: 81, Protocol: resourcev1.PortProtocol_PORT_PROTOCOL_TCP},
 		},
 		Containers: []*resourcev1.ContainerSpec{{
-			Name: "main", Image: "serve", Groups: []string{"audio"}, Tty: true, Stdin: true, OomScoreAdjust: new(int32(0)),
+			Name: "main", Image: "serve", Groups: []string{"audio"}, Tty: true, Stdin: true, OomScoreAdjust: new(int32(0)), LogMode: resourcev1.LogMode_LOG_MODE_NON_BLOCKING,
 			Env: []*resourcev1.EnvironmentVariable{{Name: "ME", From: resourcev1.SandboxField_SANDBOX_FIELD_UID}},
 			Limits: &resourcev1.ResourceLimits{
 				MemoryLimitBytes: new(int64(64 << 20)), SwapLimitBytes: new(int64(16 << 20)), CpuShares: new(int64(512)), IoWeight: new(int64(300)),

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"staddle.internal/kit/id"
 	"staddle.internal/services/sandboxhost/internal/probe"
 
 	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
@@ -111,6 +112,18 @@ func eventOf(s *sandboxhostv1.SandboxState, severity sandboxhostv1.EventSeverity
 		Uid: s.GetUid(), Sandbox: s.GetName(), Manager: s.GetManager(), Attempt: s.GetStatus().GetAttempt(),
 		Severity: severity, Reason: reason, Message: message,
 	}
+}
+
+// Warn tells people what is wrong with a container of the present attempt, beside what its state says.
+// Of a sandbox that is not here nothing is told.
+func (h *Host) Warn(uid id.Sandbox, container, reason, message string) {
+	state, err := h.Get(uid)
+	if err != nil {
+		return
+	}
+	e := eventOf(state, warning, reason, message)
+	e.Container = container
+	h.deps.Note(e)
 }
 
 // statusOf is the status of a container by its name, or an empty one.

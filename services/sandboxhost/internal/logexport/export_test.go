@@ -88,7 +88,7 @@ func (p *place) workload(attempt uint64) *workload {
 
 func (w *workload) open() {
 	w.p.t.Helper()
-	pipes, err := w.p.store.Open(w.of.UID, w.of.Container, w.of.Attempt)
+	pipes, err := w.p.store.Open(w.of.UID, w.of.Container, w.of.Attempt, logs.Default)
 	must(w.p.t, err)
 	for i, path := range []string{pipes.Stdout, pipes.Stderr} {
 		w.out[i], err = os.OpenFile(path, os.O_WRONLY|unix.O_NONBLOCK, 0)

@@ -36,9 +36,7 @@ func (s *Store) Adopt(ctx context.Context, fresh func(uid id.Sandbox, container 
 			return err
 		}
 		st := s.stream(k)
-		pipe := kept[k.stored()]
-		delete(kept, k.stored())
-		if err := st.adopt(pipe, fresh(k.uid, k.container, k.attempt)); err != nil {
+		if err := st.adopt(kept, fresh(k.uid, k.container, k.attempt)); err != nil {
 			errs = append(errs, fmt.Errorf("adopt output of container %s of sandbox %s: %w", k.container, k.uid, err))
 		}
 	}
@@ -49,7 +47,10 @@ func (s *Store) Adopt(ctx context.Context, fresh func(uid id.Sandbox, container 
 	return errors.Join(errs...)
 }
 
-func (st *stream) adopt(pipe *os.File, fresh bool) error {
+// adopt goes on with a stream, and takes its own out of what was kept.
+func (st *stream) adopt(kept map[string]*os.File, fresh bool) error {
+	pipe := kept[st.key.stored()]
+	delete(kept, st.key.stored())
 	_, err := os.Stat(st.fifo)
 	there := err == nil
 	switch {
@@ -60,10 +61,9 @@ func (st *stream) adopt(pipe *os.File, fresh bool) error {
 				return errors.Join(err, pipe.Close())
 			}
 		}
-		st.start(pipe, guard)
-		return nil
+		return st.start(pipe, guard, kept)
 	case there:
-		return st.reopen(fresh)
+		return st.reopen(fresh, kept)
 	default:
 		return st.end()
 	}

@@ -45,7 +45,7 @@ var lastPut = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 func put(t *testing.T, s *Store, pieces ...string) Position {
 	t.Helper()
 	uid := id.NewSandbox()
-	pipes, err := s.Open(uid, "web", 1)
+	pipes, err := s.Open(uid, "web", 1, Default)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +108,7 @@ func TestStore_TailCountsLinesOfBothStreams(t *testing.T) {
 func TestStore_TailReachesOverSegmentsAndBlocks(t *testing.T) {
 	s := newStore(t, t.TempDir(), newShelf(), 1<<20) // segments of 256 KiB
 	uid := id.NewSandbox()
-	pipes, err := s.Open(uid, "web", 1)
+	pipes, err := s.Open(uid, "web", 1, Default)
 	if err != nil {
 		t.Fatal(err)
 	}

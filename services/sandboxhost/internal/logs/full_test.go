@@ -46,7 +46,7 @@ func opened(t *testing.T, log *slog.Logger, dir string, size int64) (w *writer, 
 	t.Cleanup(func() {
 		_ = errors.Join(from.Close(), to.Close()) // some are closed already
 	})
-	return newWriter(st), from, to
+	return newWriter(st, Default, nil), from, to
 }
 
 // pass writes to the pipe what the writer then moves, step by step.
@@ -128,23 +128,10 @@ func TestWriter_FullDisk(t *testing.T) {
 	}
 }
 
-// requireKept requires that every kept byte is the one that was written at its
-// offset, and returns them.
+// requireKept is requireParts of the output of a writer.
 func requireKept(t *testing.T, w *writer, written []byte) string {
 	t.Helper()
-	var kept strings.Builder
-	at := Position{UID: w.st.key.uid, Container: w.st.key.container, Attempt: w.st.key.attempt, Stdout: true}
-	err := w.st.store.Read(t.Context(), at, Mode{Tail: -1}, func(c Chunk) error {
-		if end := c.Offset + int64(len(c.Data)); end > int64(len(written)) || string(c.Data) != string(written[c.Offset:end]) {
-			t.Fatalf("the %d bytes at offset %d are not those that were written there", len(c.Data), c.Offset)
-		}
-		kept.Write(c.Data)
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return kept.String()
+	return string(requireParts(t, w.st.store, w.st.key.uid, w.st.key.container, written))
 }
 
 // fillDisk writes to a file until the disk is full.
@@ -179,7 +166,7 @@ func TestWriter_DoesNotTakeAFailedLookForNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w = newWriter(w.st)
+	w = newWriter(w.st, Default, nil)
 	w.pause = time.Hour
 	gap := []byte("nobody can keep this\n")
 	pass(t, w, from, to, gap)

@@ -22,6 +22,9 @@ import (
 // folder that it names.
 const drainVariable = "STADDLE_TEST_DRAIN"
 
+// deliveryVariable says to that process how it drains.
+const deliveryVariable = "STADDLE_TEST_DELIVERY"
+
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(drainVariable); dir != "" {
 		os.Exit(drainUntilKilled(dir))
@@ -48,7 +51,7 @@ func drainUntilKilled(dir string) int {
 		return fail(err)
 	}
 	if !kept {
-		if _, err := s.Open(uid, "web", 1); err != nil {
+		if _, err := s.Open(uid, "web", 1, deliveries[os.Getenv(deliveryVariable)]); err != nil {
 			return fail(err)
 		}
 	}
@@ -62,12 +65,17 @@ func drainUntilKilled(dir string) int {
 // TestStore_LosesNothingWhenKilled kills the draining process again and again
 // while a workload writes, and also while it ends.
 func TestStore_LosesNothingWhenKilled(t *testing.T) {
-	for round := range 5 {
-		t.Run(fmt.Sprint(round), testKill)
+	for name := range deliveries {
+		for round := range 3 {
+			t.Run(fmt.Sprintf("%s %d", name, round), func(t *testing.T) { testKill(t, name) })
+		}
 	}
 }
 
-func testKill(t *testing.T) {
+var deliveries = map[string]Delivery{"default": Default, "blocking": Blocking, "non-blocking": NonBlocking}
+
+func testKill(t *testing.T, delivery string) {
+	t.Setenv(deliveryVariable, delivery)
 	dir, err := os.MkdirTemp("", "sdl")
 	if err != nil {
 		t.Fatal(err)

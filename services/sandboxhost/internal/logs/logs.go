@@ -22,6 +22,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"staddle.internal/kit/fault"
@@ -87,9 +88,26 @@ type Config struct {
 type Deps struct {
 	// Log gets what was lost.
 	Log *slog.Logger
-	// FDs keeps the read ends over our death.
+	// FDs keeps the pipes over our death.
 	FDs Keeper
 }
+
+// Trouble is what a disk that takes no output does to a container.
+type Trouble struct {
+	// Of says whose output it is.
+	Of Attempt
+	// Reason is Waits or Dropped.
+	Reason string
+	// Message says it in words.
+	Message string
+}
+
+const (
+	// Waits is the reason when a container waits until its disk takes more.
+	Waits = "OUTPUT_WAITS"
+	// Dropped is the reason when what a container writes is thrown away.
+	Dropped = "OUTPUT_DROPPED"
+)
 
 // Keeper keeps open files over the death of this process (kit/fdstore).
 type Keeper interface {
@@ -107,6 +125,8 @@ type Store struct {
 	segment int64
 	log     *slog.Logger
 	fds     Keeper
+	trouble atomic.Pointer[func(Trouble)]
+	lost    atomic.Int64 // bytes that were thrown away
 
 	mu       sync.Mutex
 	streams  map[key]*stream
@@ -254,6 +274,20 @@ func (s *Store) Close() error {
 	s.mu.Unlock()
 	s.wg.Wait()
 	return errors.Join(errs...)
+}
+
+// Lost is how many bytes were thrown away since this process began, because a disk was full
+// or slow.
+func (s *Store) Lost() int64 { return s.lost.Load() }
+
+// OnTrouble sets who is told when output begins to wait or to be lost, which may take its
+// time: it holds up none that would not wait for the disk anyway.
+func (s *Store) OnTrouble(tell func(Trouble)) { s.trouble.Store(&tell) }
+
+func (st *stream) tell(reason, message string) {
+	if tell := st.store.trouble.Load(); tell != nil {
+		(*tell)(Trouble{Attempt{st.key.uid, st.key.container, st.key.attempt}, reason, message})
+	}
 }
 
 func (s *Store) warn(message string, k key, attrs ...slog.Attr) {

@@ -163,7 +163,7 @@ func numbered(from, to int) []byte {
 func TestStore_KeepsWhatWasWritten(t *testing.T) {
 	s := newStore(t, t.TempDir(), newShelf(), 64<<20)
 	uid := id.NewSandbox()
-	pipes, err := s.Open(uid, "web", 1)
+	pipes, err := s.Open(uid, "web", 1, Default)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -207,7 +207,7 @@ func TestStore_DropsOldest(t *testing.T) {
 	const size = 1 << 20
 	s := newStore(t, t.TempDir(), newShelf(), size)
 	uid := id.NewSandbox()
-	pipes, err := s.Open(uid, "web", 1)
+	pipes, err := s.Open(uid, "web", 1, Default)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -245,7 +245,7 @@ func TestStore_GoesOnAfterRestart(t *testing.T) {
 			dir := t.TempDir()
 			uid := id.NewSandbox()
 			s := newStore(t, dir, fds, 64<<20)
-			pipes, err := s.Open(uid, "web", 1)
+			pipes, err := s.Open(uid, "web", 1, Default)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -285,7 +285,7 @@ func (forgetful) Take(string) map[string]*os.File { return nil }
 func TestStore_EndsWithinLimitWhenHeldOpen(t *testing.T) {
 	s := newStore(t, t.TempDir(), newShelf(), 1<<20)
 	uid := id.NewSandbox()
-	pipes, err := s.Open(uid, "web", 1)
+	pipes, err := s.Open(uid, "web", 1, Default)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -308,7 +308,7 @@ func TestStore_ReplacesHalfMade(t *testing.T) {
 	s := newStore(t, t.TempDir(), newShelf(), 1<<20)
 	uid := id.NewSandbox()
 	for range 3 {
-		if _, err := s.Open(uid, "web", 1); err != nil {
+		if _, err := s.Open(uid, "web", 1, Default); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -324,7 +324,7 @@ func TestStore_PrunesOldAttempts(t *testing.T) {
 	s := newStore(t, t.TempDir(), newShelf(), 1<<20)
 	uid := id.NewSandbox()
 	for attempt := range uint64(10) {
-		if _, err := s.Open(uid, "web", attempt+1); err != nil {
+		if _, err := s.Open(uid, "web", attempt+1, Default); err != nil {
 			t.Fatal(err)
 		}
 		if err := s.Finish(t.Context(), uid, "web", attempt+1); err != nil {
@@ -340,7 +340,7 @@ func TestStore_PrunesOldAttempts(t *testing.T) {
 func TestStore_BothStreamsInOrderOfTime(t *testing.T) {
 	s := newStore(t, t.TempDir(), newShelf(), 1<<20)
 	uid := id.NewSandbox()
-	pipes, err := s.Open(uid, "web", 1)
+	pipes, err := s.Open(uid, "web", 1, Default)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,13 +26,13 @@ func (p *Pipes) Release() error {
 // Open makes fresh FIFOs for a container that is about to be made, and reads
 // from them. Both read ends are with the Keeper when it returns. What an earlier
 // try left is replaced; its bytes stay.
-func (s *Store) Open(uid id.Sandbox, container string, attempt uint64) (*Pipes, error) {
+func (s *Store) Open(uid id.Sandbox, container string, attempt uint64, d Delivery) (*Pipes, error) {
 	if err := errors.Join(s.comesAgain(uid), s.prune(uid, container, attempt)); err != nil {
 		return nil, err
 	}
 	pair := s.pair(uid, container, attempt)
 	for _, st := range pair {
-		if err := st.open(); err != nil {
+		if err := st.open(d); err != nil {
 			return nil, errors.Join(fmt.Errorf("open %s of container %s of sandbox %s: %w", st.key.name(), container, uid, err),
 				pair[0].end(), pair[1].end())
 		}

@@ -166,10 +166,7 @@ func (s *Store) moveAside(uid id.Sandbox, name Name) error {
 		return err
 	}
 	s.removed[uid] = Removed{UID: uid, Name: name, At: now, dir: to, size: sizeOf(to)}
-	select {
-	case s.nudge <- struct{}{}:
-	default: // it looks anyway
-	}
+	signal(s.nudge)
 	return nil
 }
 

@@ -140,7 +140,7 @@ func TestStore_TellsReadersOfAnAttemptThatIsPushedOut(t *testing.T) {
 // wrote has an attempt write something and end, unless its pipes are wanted.
 func wrote(t *testing.T, s *Store, uid id.Sandbox, attempt uint64, text []byte) {
 	t.Helper()
-	pipes, err := s.Open(uid, "web", attempt)
+	pipes, err := s.Open(uid, "web", attempt, Default)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -59,13 +59,7 @@ func indexPath(dir string, start int64) string {
 }
 
 func removeSegment(dir string, start int64) error {
-	var errs []error
-	for _, path := range []string{segmentPath(dir, start), indexPath(dir, start)} {
-		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-			errs = append(errs, err)
-		}
-	}
-	return errors.Join(errs...)
+	return removeFiles(segmentPath(dir, start), indexPath(dir, start))
 }
 
 // look calls f with the folder that the stream is in by now, and which keeps its place

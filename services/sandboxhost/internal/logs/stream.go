@@ -28,9 +28,10 @@ type stream struct {
 	dir   string // of the writer; readers look where it is by now
 	fifo  string
 
-	mu    sync.Mutex // guards what follows
-	pipe  *os.File   // read end while it is drained
-	guard *os.File   // an end that keeps the pipe from looking ended before it began
+	mu    sync.Mutex    // guards what follows
+	pipe  *os.File      // read end while it is drained
+	halt  chan struct{} // closed when the drain has to stop
+	guard *os.File      // an end that keeps the pipe from looking ended before it began
 	done  chan struct{}
 	ended bool  // nothing more will come
 	tip   int64 // behind its last byte, once it is given up or its sandbox is removed; else math.MaxInt64
@@ -47,8 +48,8 @@ func newStream(k key, s *Store) *stream {
 	return st
 }
 
-// open makes the FIFO and starts to drain it.
-func (st *stream) open() error {
+// open makes the FIFO, and what belongs to it, and starts to drain it.
+func (st *stream) open(d Delivery) error {
 	if err := errors.Join(st.releaseGuard(), st.pause()); err != nil {
 		return err
 	}
@@ -63,7 +64,10 @@ func (st *stream) open() error {
 	if err := unix.Mkfifo(st.fifo, 0o600); err != nil {
 		return fmt.Errorf("make fifo %s: %w", st.fifo, err)
 	}
-	return st.reopen(true)
+	if err := makeNote(st.fifo, d); err != nil {
+		return err
+	}
+	return st.reopen(true, nil)
 }
 
 // removeOld removes what an earlier try left. Its FIFO is opened once more before
@@ -76,17 +80,28 @@ func (st *stream) removeOld() error {
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	for _, path := range []string{st.fifo, filepath.Join(st.dir, closedMarker)} {
+	return removeFiles(append(st.pipeFiles(), filepath.Join(st.dir, closedMarker))...)
+}
+
+// pipeFiles are the FIFO and what may be beside it.
+func (st *stream) pipeFiles() []string {
+	return []string{bufferName(st.fifo, 0), bufferName(st.fifo, 1), st.fifo + noteSuffix, st.fifo}
+}
+
+// removeFiles removes those that are there.
+func removeFiles(paths ...string) error {
+	var errs []error
+	for _, path := range paths {
 		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return err
+			errs = append(errs, err)
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // reopen opens the FIFO that is there, with a guard if the shim may not have it
-// open yet, and starts to drain it.
-func (st *stream) reopen(guarded bool) error {
+// open yet, and starts to drain it. kept is what the Keeper had.
+func (st *stream) reopen(guarded bool, kept map[string]*os.File) error {
 	var guard *os.File
 	if guarded {
 		var err error
@@ -96,7 +111,7 @@ func (st *stream) reopen(guarded bool) error {
 	}
 	pipe, err := os.OpenFile(st.fifo, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err == nil {
-		err = errors.Join(widen(pipe), st.keep(pipe))
+		err = errors.Join(widen(pipe), st.keep(st.key.stored(), pipe))
 		if err != nil {
 			err = errors.Join(err, pipe.Close())
 		}
@@ -107,15 +122,14 @@ func (st *stream) reopen(guarded bool) error {
 		}
 		return err
 	}
-	st.start(pipe, guard)
-	return nil
+	return st.start(pipe, guard, kept)
 }
 
-// keep hands the read end to the Keeper. Without one, or with one that does not
+// keep hands a pipe to the Keeper. Without one, or with one that does not
 // answer, output may be lost if we die: that is worth a line, and no reason to
 // refuse a workload.
-func (st *stream) keep(pipe *os.File) error {
-	err := st.store.fds.Push(st.key.stored(), pipe)
+func (st *stream) keep(name string, pipe *os.File) error {
+	err := st.store.fds.Push(name, pipe)
 	if errors.Is(err, fault.Unavailable) {
 		st.store.log.Debug("output unprotected", st.key.uid.Attr(), logging.Err(err))
 		return nil
@@ -138,16 +152,37 @@ func widen(pipe *os.File) error {
 	return errors.Join(err, inner)
 }
 
-// start drains the pipe in a goroutine that the store owns and Close waits for.
-func (st *stream) start(pipe, guard *os.File) {
-	done := make(chan struct{})
+// start drains the pipe in goroutines that the store owns and Close waits for. It takes the
+// files over, also when it fails.
+func (st *stream) start(pipe, guard *os.File, kept map[string]*os.File) error {
+	delivery, filling, err := noteOf(st.fifo)
+	var via *buffers
+	if err == nil && delivery == NonBlocking {
+		via, err = openBuffers(st, filling, kept)
+	}
+	if err != nil {
+		return errors.Join(err, closeAll(pipe, guard))
+	}
+	done, halt := make(chan struct{}), make(chan struct{})
 	st.mu.Lock()
-	st.pipe, st.guard, st.done, st.ended = pipe, guard, done, false
+	st.pipe, st.guard, st.done, st.halt, st.ended = pipe, guard, done, halt, false
 	st.mu.Unlock()
 	st.store.wg.Go(func() {
 		defer close(done)
-		st.drain(pipe)
+		st.drain(pipe, via, newWriter(st, delivery, halt))
 	})
+	return nil
+}
+
+// closeAll closes those that are open.
+func closeAll(files ...*os.File) error {
+	var errs []error
+	for _, f := range files {
+		if f != nil {
+			errs = append(errs, f.Close())
+		}
+	}
+	return errors.Join(errs...)
 }
 
 func (st *stream) draining() bool {
@@ -198,12 +233,13 @@ func (st *stream) wait(ctx context.Context) bool {
 // pause stops the drain and leaves the stream open.
 func (st *stream) pause() error {
 	st.mu.Lock()
-	pipe, done := st.pipe, st.done
+	pipe, done, halt := st.pipe, st.done, st.halt
 	st.pipe = nil
 	st.mu.Unlock()
 	if pipe == nil {
 		return nil
 	}
+	close(halt)
 	err := pipe.Close() // wakes the drain
 	<-done
 	if errors.Is(err, os.ErrClosed) {
@@ -239,13 +275,21 @@ func (st *stream) markEnded() error {
 	st.ended = true
 	st.notifyLocked()
 	st.mu.Unlock()
-	if err := st.store.fds.Remove(st.key.stored()); err != nil {
-		st.store.warn("stored file not dropped", st.key, logging.Err(err))
+	for _, name := range st.storedNames() {
+		if err := st.store.fds.Remove(name); err != nil {
+			st.store.warn("stored file not dropped", st.key, logging.Err(err))
+		}
 	}
-	if err := os.Remove(st.fifo); err != nil && !errors.Is(err, os.ErrNotExist) {
-		errs = append(errs, err)
+	return errors.Join(append(errs, removeFiles(st.pipeFiles()...))...)
+}
+
+// storedNames are those of its pipes at the Keeper.
+func (st *stream) storedNames() []string {
+	names := []string{st.key.stored()}
+	if _, err := os.Lstat(bufferName(st.fifo, 0)); err == nil {
+		names = append(names, bufferName(st.key.stored(), 0), bufferName(st.key.stored(), 1))
 	}
-	return errors.Join(errs...)
+	return names
 }
 
 // remove tells followers that nothing is kept any more.
@@ -311,9 +355,8 @@ func (st *stream) more() (<-chan struct{}, bool) {
 
 // drain moves bytes until the end of the stream, or until the pipe is closed
 // under it.
-func (st *stream) drain(pipe *os.File) {
-	w := newWriter(st)
-	ended := w.copyAll(pipe)
+func (st *stream) drain(pipe *os.File, via *buffers, w *writer) {
+	ended := st.copy(pipe, via, w)
 	if err := w.close(); err != nil {
 		st.store.warn("segment not closed", st.key, logging.Err(err))
 	}
@@ -333,4 +376,20 @@ func (st *stream) drain(pipe *os.File) {
 	if err := errors.Join(pipe.Close(), st.markEnded()); err != nil {
 		st.store.warn("stream not closed", st.key, logging.Err(err))
 	}
+}
+
+// copy moves everything until the pipe ends (true) or the drain is stopped (false), by way of
+// buffers if there are some, which it closes.
+func (st *stream) copy(pipe *os.File, via *buffers, w *writer) bool {
+	if via == nil {
+		return w.copyAll(pipe)
+	}
+	var feeding sync.WaitGroup
+	feeding.Go(func() { via.feed(pipe) })
+	ended := w.copyBuffers(via)
+	feeding.Wait()
+	if err := via.close(); err != nil {
+		st.store.warn("buffers not closed", st.key, logging.Err(err))
+	}
+	return ended
 }

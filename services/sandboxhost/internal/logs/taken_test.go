@@ -47,7 +47,7 @@ func TestStore_GoesOnWhenItsFolderIsTakenAway(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir, uid := t.TempDir(), id.NewSandbox()
 			s := newStore(t, dir, fds, 64<<20)
-			pipes, err := s.Open(uid, "a-b", 12)
+			pipes, err := s.Open(uid, "a-b", 12, Default)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -103,7 +103,7 @@ func pollable(t *testing.T, path string) *os.File {
 // Without follow a reader comes to an end, however much is written meanwhile.
 func TestStore_ReadsToWhatWasThere(t *testing.T) {
 	s, uid := newStore(t, t.TempDir(), newShelf(), 64<<20), id.NewSandbox()
-	pipes, err := s.Open(uid, "web", 1)
+	pipes, err := s.Open(uid, "web", 1, Default)
 	if err != nil {
 		t.Fatal(err)
 	}

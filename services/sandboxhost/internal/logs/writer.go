@@ -27,6 +27,8 @@ const (
 	entrySize = 16
 	// fullPause is how long bytes are thrown away before the disk is tried again.
 	fullPause = time.Second
+	// tellEvery is how often at most it is told how much was lost.
+	tellEvery = 10 * time.Second
 )
 
 // writer appends to the segments of one stream. One goroutine has it.
@@ -47,12 +49,18 @@ type writer struct {
 	buffer     []byte
 	unwritten  []byte // the part of buffer that was read and is not in a segment yet
 
-	thrown    int64         // bytes thrown away since the disk is full
-	pause     time.Duration // fullPause
-	pauseEnds time.Time
+	delivery  Delivery
+	halt      <-chan struct{} // closed when the drain has to stop
+	thrown    int64           // bytes thrown away that were not told of yet
+	toldAt    time.Time       // of some
+	full      bool            // the disk is, and this was told
+	pause     time.Duration   // fullPause
+	pauseEnds time.Time       // while bytes are thrown away
 }
 
-func newWriter(st *stream) *writer { return &writer{st: st, pause: fullPause} }
+func newWriter(st *stream, d Delivery, halt <-chan struct{}) *writer {
+	return &writer{st: st, pause: fullPause, delivery: d, halt: halt}
+}
 
 // copyAll moves everything until the pipe ends (true) or the drain is stopped (false).
 func (w *writer) copyAll(pipe *os.File) bool {
@@ -66,16 +74,65 @@ func (w *writer) copyAll(pipe *os.File) bool {
 			return true
 		}
 		if n == 0 {
-			w.tellThrown()
+			w.tellThrown(true)
 			return true
 		}
 	}
 }
 
+// copyBuffers is copyAll out of buffers.
+func (w *writer) copyBuffers(b *buffers) bool {
+	for {
+		from, ok := b.next(w.halt)
+		if !ok {
+			break
+		}
+		for left := from.bytes; left > 0; {
+			n, err := w.step(from.pipe)
+			if err != nil {
+				w.st.store.warn("output unreadable", w.st.key, logging.Err(err))
+				return true
+			}
+			if n == 0 {
+				break // told to stop
+			}
+			left -= n
+		}
+		w.skip(from.gap)
+	}
+	w.tellThrown(true)
+	select {
+	case <-w.halt:
+		return false
+	default:
+		return true
+	}
+}
+
+// skip makes a gap of what was thrown away since the disk took too little. The segment behind it is opened
+// at once, so that its offset outlives us.
+func (w *writer) skip(gap int64) {
+	if gap == 0 {
+		return
+	}
+	if err := w.closeSegment(); err != nil {
+		w.st.store.warn("segment not closed", w.st.key, logging.Err(err))
+	}
+	w.lose(gap)
+	if err := w.ensureSegment(); err != nil {
+		w.st.store.warn("segment not opened", w.st.key, logging.Err(err))
+	}
+	w.st.show(w.end)
+	if time.Since(w.toldAt) >= tellEvery {
+		w.st.tell(Dropped, w.st.key.name()+" is thrown away in part: its disk takes less than is written")
+	}
+	w.tellThrown(false)
+}
+
 // step moves one batch into a segment, or throws it away when there is no room.
 // Zero is the end of the pipe. Only what is wrong with the pipe is an error.
 func (w *writer) step(pipe *os.File) (int64, error) {
-	if w.thrown > 0 && time.Now().Before(w.pauseEnds) {
+	if time.Now().Before(w.pauseEnds) {
 		return w.throwAway(pipe)
 	}
 	for {
@@ -96,11 +153,27 @@ func (w *writer) step(pipe *os.File) (int64, error) {
 		if w.makeRoom(err) {
 			continue
 		}
-		if w.thrown == 0 { // once, until there is room again
-			w.st.store.warn("output thrown away", w.st.key, logging.Err(err))
+		w.tellFull(err)
+		if w.delivery == Blocking {
+			if !w.wait() {
+				return 0, nil
+			}
+			continue
 		}
 		w.pauseEnds = time.Now().Add(w.pause)
 		return w.throwAway(pipe)
+	}
+}
+
+// wait lets the workload wait for a while. False says that the drain has to stop.
+func (w *writer) wait() bool {
+	limit := time.NewTimer(w.pause)
+	defer limit.Stop()
+	select {
+	case <-limit.C:
+		return true
+	case <-w.halt:
+		return false
 	}
 }
 
@@ -115,15 +188,15 @@ func (w *writer) throwAway(pipe *os.File) (int64, error) {
 		n, err = w.read(pipe, batch)
 	}
 	w.unwritten = nil
-	w.thrown += int64(n)
-	w.end += int64(n)
+	w.lose(int64(n))
 	w.st.show(w.end)
 	return int64(n), err
 }
 
 // note writes an entry of the index if one is due, and counts the bytes.
 func (w *writer) note(n int64) {
-	w.tellThrown()
+	w.full = false
+	w.tellThrown(false)
 	before := w.end
 	w.end += n
 	now := time.Now()
@@ -155,13 +228,35 @@ func (w *writer) checkPlace() {
 	w.starts = nil
 }
 
-// tellThrown reports once what a full disk has cost.
-func (w *writer) tellThrown() {
-	if w.thrown == 0 {
+// lose counts bytes that are not kept.
+func (w *writer) lose(n int64) {
+	w.end += n
+	w.thrown += n
+	w.st.store.lost.Add(n)
+}
+
+// tellFull reports, once until there is room again, that nothing can be written.
+func (w *writer) tellFull(err error) {
+	if w.full {
+		return
+	}
+	w.full = true
+	if w.delivery == Blocking {
+		w.st.store.warn("output waits for room", w.st.key, logging.Err(err))
+		w.st.tell(Waits, fmt.Sprintf("%s waits until its disk takes more: %s", w.st.key.name(), err))
+		return
+	}
+	w.st.store.warn("output thrown away", w.st.key, logging.Err(err))
+	w.st.tell(Dropped, fmt.Sprintf("%s is thrown away: %s", w.st.key.name(), err))
+}
+
+// tellThrown reports what a disk that is full or slow has cost, now and then or at last.
+func (w *writer) tellThrown(last bool) {
+	if w.thrown == 0 || !last && time.Since(w.toldAt) < tellEvery {
 		return
 	}
 	w.st.store.warn("output lost", w.st.key, slog.Int64("bytes", w.thrown))
-	w.thrown = 0
+	w.toldAt, w.thrown = time.Now(), 0
 }
 
 // ensureSegment opens the segment that the next byte belongs to.
@@ -271,6 +366,9 @@ func (w *writer) makeRoom(err error) bool {
 	}
 	if w.st.store.GiveUp() {
 		return true
+	}
+	if w.delivery == Blocking {
+		return false
 	}
 	closed := len(w.starts)
 	if w.file != nil {

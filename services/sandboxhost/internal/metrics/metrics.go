@@ -45,6 +45,9 @@ type Source struct {
 	// LogsLost tells of each export of output, by its name, how many bytes it does not have
 	// and never will, since this process began.
 	LogsLost map[string]func() int64
+	// Dropped is how many bytes of output were thrown away since this process began. Nil means
+	// that nobody counts.
+	Dropped func() int64
 	// Log gets what could not be read.
 	Log *slog.Logger
 }
@@ -62,12 +65,18 @@ func Register(meter metric.Meter, source Source) error {
 	lost, err := meter.Int64ObservableCounter("staddle.node.logs.not_exported", metric.WithUnit(bytes),
 		metric.WithDescription("Output of workloads that an export does not have and never will, by the export."))
 	made.take(lost, err)
+	dropped, err := meter.Int64ObservableCounter("staddle.node.logs.dropped", metric.WithUnit(bytes),
+		metric.WithDescription("Output of workloads that was thrown away since the disk was full, or too slow for those who do not wait."))
+	made.take(dropped, err)
 	if err := errors.Join(made.errs...); err != nil {
 		return fmt.Errorf("make series: %w", err)
 	}
 	_, err = meter.RegisterCallback(func(ctx context.Context, o metric.Observer) error {
 		for export, of := range source.LogsLost {
 			o.ObserveInt64(lost, of(), metric.WithAttributes(keyNode.String(source.Node), keyExport.String(export)))
+		}
+		if source.Dropped != nil {
+			o.ObserveInt64(dropped, source.Dropped(), metric.WithAttributes(keyNode.String(source.Node)))
 		}
 		states, round, err := source.read(ctx)
 		switch {

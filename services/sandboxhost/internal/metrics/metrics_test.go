@@ -81,6 +81,7 @@ func complete(t *testing.T) Source {
 	t.Helper()
 	s := source(t, round(), nil)
 	s.LogsLost = map[string]func() int64{"cri": func() int64 { return 7 }}
+	s.Dropped = func() int64 { return 11 }
 	return s
 }
 
@@ -130,6 +131,7 @@ func TestScrape_TellsWhatWasRead(t *testing.T) {
 		`staddle_node_cpu_time_seconds_total{node="n1"} 8`,
 		`staddle_node_cpus{node="n1"} 2`,
 		`staddle_node_logs_not_exported_bytes_total{export="cri",node="n1"} 7`,
+		`staddle_node_logs_dropped_bytes_total{node="n1"} 11`,
 		`staddle_workloads_memory_working_set_bytes{node="n1"} 4`,
 		`staddle_node_sandboxes{node="n1",phase="running"} 2`,
 		`staddle_node_sandboxes{node="n1",phase="failed"} 0`,

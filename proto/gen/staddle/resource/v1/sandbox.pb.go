@@ -188,6 +188,62 @@ func (RestartPolicy) EnumDescriptor() ([]byte, []int) {
 	return file_staddle_resource_v1_sandbox_proto_rawDescGZIP(), []int{2}
 }
 
+// LogMode is what becomes of the output of a container while the disk of its node takes none.
+// Where output is thrown away its readers see a gap in the offsets.
+type LogMode int32
+
+const (
+	// The default of the field.
+	LogMode_LOG_MODE_UNSPECIFIED LogMode = 0
+	// It waits for a full disk as well, until there is room: nothing is lost, but for what
+	// exceeds the size that the node keeps of each stream.
+	LogMode_LOG_MODE_BLOCKING LogMode = 1
+	// It waits for no disk, slow or full, longer than 20 ms each time that 1 MiB or 256 writes
+	// are kept for it: what it writes beyond them is thrown away and counted.
+	LogMode_LOG_MODE_NON_BLOCKING LogMode = 2
+)
+
+// Enum value maps for LogMode.
+var (
+	LogMode_name = map[int32]string{
+		0: "LOG_MODE_UNSPECIFIED",
+		1: "LOG_MODE_BLOCKING",
+		2: "LOG_MODE_NON_BLOCKING",
+	}
+	LogMode_value = map[string]int32{
+		"LOG_MODE_UNSPECIFIED":  0,
+		"LOG_MODE_BLOCKING":     1,
+		"LOG_MODE_NON_BLOCKING": 2,
+	}
+)
+
+func (x LogMode) Enum() *LogMode {
+	p := new(LogMode)
+	*p = x
+	return p
+}
+
+func (x LogMode) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (LogMode) Descriptor() protoreflect.EnumDescriptor {
+	return file_staddle_resource_v1_sandbox_proto_enumTypes[3].Descriptor()
+}
+
+func (LogMode) Type() protoreflect.EnumType {
+	return &file_staddle_resource_v1_sandbox_proto_enumTypes[3]
+}
+
+func (x LogMode) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use LogMode.Descriptor instead.
+func (LogMode) EnumDescriptor() ([]byte, []int) {
+	return file_staddle_resource_v1_sandbox_proto_rawDescGZIP(), []int{3}
+}
+
 // SandboxField is something that a sandbox knows of itself.
 type SandboxField int32
 
@@ -245,11 +301,11 @@ func (x SandboxField) String() string {
 }
 
 func (SandboxField) Descriptor() protoreflect.EnumDescriptor {
-	return file_staddle_resource_v1_sandbox_proto_enumTypes[3].Descriptor()
+	return file_staddle_resource_v1_sandbox_proto_enumTypes[4].Descriptor()
 }
 
 func (SandboxField) Type() protoreflect.EnumType {
-	return &file_staddle_resource_v1_sandbox_proto_enumTypes[3]
+	return &file_staddle_resource_v1_sandbox_proto_enumTypes[4]
 }
 
 func (x SandboxField) Number() protoreflect.EnumNumber {
@@ -258,7 +314,7 @@ func (x SandboxField) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use SandboxField.Descriptor instead.
 func (SandboxField) EnumDescriptor() ([]byte, []int) {
-	return file_staddle_resource_v1_sandbox_proto_rawDescGZIP(), []int{3}
+	return file_staddle_resource_v1_sandbox_proto_rawDescGZIP(), []int{4}
 }
 
 // SandboxPhase is the place of one attempt in its life. Within an attempt it
@@ -319,11 +375,11 @@ func (x SandboxPhase) String() string {
 }
 
 func (SandboxPhase) Descriptor() protoreflect.EnumDescriptor {
-	return file_staddle_resource_v1_sandbox_proto_enumTypes[4].Descriptor()
+	return file_staddle_resource_v1_sandbox_proto_enumTypes[5].Descriptor()
 }
 
 func (SandboxPhase) Type() protoreflect.EnumType {
-	return &file_staddle_resource_v1_sandbox_proto_enumTypes[4]
+	return &file_staddle_resource_v1_sandbox_proto_enumTypes[5]
 }
 
 func (x SandboxPhase) Number() protoreflect.EnumNumber {
@@ -332,7 +388,7 @@ func (x SandboxPhase) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use SandboxPhase.Descriptor instead.
 func (SandboxPhase) EnumDescriptor() ([]byte, []int) {
-	return file_staddle_resource_v1_sandbox_proto_rawDescGZIP(), []int{4}
+	return file_staddle_resource_v1_sandbox_proto_rawDescGZIP(), []int{5}
 }
 
 // Sandbox is one or more containers that are placed together and share
@@ -748,7 +804,11 @@ type ContainerSpec struct {
 	// needs it, and has it in any case.
 	InitProcess bool `protobuf:"varint,60,opt,name=init_process,json=initProcess,proto3" json:"init_process,omitempty"`
 	// Secrets to mount; at most 16.
-	Secrets       []*SecretMount `protobuf:"bytes,61,rep,name=secrets,proto3" json:"secrets,omitempty"`
+	Secrets []*SecretMount `protobuf:"bytes,61,rep,name=secrets,proto3" json:"secrets,omitempty"`
+	// What becomes of its output while the disk of the node takes none. Unset means that it
+	// waits for a disk that does not answer, and that on a full one its oldest output goes
+	// first, and then what it writes is thrown away and counted.
+	LogMode       LogMode `protobuf:"varint,62,opt,name=log_mode,json=logMode,proto3,enum=staddle.resource.v1.LogMode" json:"log_mode,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -991,6 +1051,13 @@ func (x *ContainerSpec) GetSecrets() []*SecretMount {
 		return x.Secrets
 	}
 	return nil
+}
+
+func (x *ContainerSpec) GetLogMode() LogMode {
+	if x != nil {
+		return x.LogMode
+	}
+	return LogMode_LOG_MODE_UNSPECIFIED
 }
 
 // HostEntry is one line of /etc/hosts.
@@ -1967,7 +2034,7 @@ const file_staddle_resource_v1_sandbox_proto_rawDesc = "" +
 	"\x10DisconnectPolicy\x12K\n" +
 	"\n" +
 	"stop_after\x18\x01 \x01(\v2\x19.google.protobuf.DurationB\x11\xbaH\x0e\xaa\x01\v\"\x05\b\x80\x9a\x9e\x012\x02\b\n" +
-	"R\tstopAfter\"\xaa\x17\n" +
+	"R\tstopAfter\"\xed\x17\n" +
 	"\rContainerSpec\x12>\n" +
 	"\x04name\x18\x01 \x01(\tB*\xbaH'r%\x10\x01\x18 2\x1f^[a-z0-9]([-a-z0-9]*[a-z0-9])?$R\x04name\x12\x9e\x03\n" +
 	"\x05image\x18\x02 \x01(\tB\x87\x03\xbaH\x83\x03\xba\x01\xf8\x02\n" +
@@ -2008,7 +2075,8 @@ const file_staddle_resource_v1_sandbox_proto_rawDesc = "" +
 	"\x03tty\x18\x12 \x01(\bR\x03tty\x12\x14\n" +
 	"\x05stdin\x18\x13 \x01(\bR\x05stdin\x12!\n" +
 	"\finit_process\x18< \x01(\bR\vinitProcess\x12D\n" +
-	"\asecrets\x18= \x03(\v2 .staddle.resource.v1.SecretMountB\b\xbaH\x05\x92\x01\x02\x10\x10R\asecrets:\xe7\x03\xbaH\xe3\x03\x1a\x82\x02\n" +
+	"\asecrets\x18= \x03(\v2 .staddle.resource.v1.SecretMountB\b\xbaH\x05\x92\x01\x02\x10\x10R\asecrets\x12A\n" +
+	"\blog_mode\x18> \x01(\x0e2\x1c.staddle.resource.v1.LogModeB\b\xbaH\x05\x82\x01\x02\x10\x01R\alogMode:\xe7\x03\xbaH\xe3\x03\x1a\x82\x02\n" +
 	"\x13mounts.unique_paths\x12.no two mounts of a container may have one path\x1a\xba\x01(this.disks.map(m, m.path) + this.tmpfs.map(m, m.path) + this.files.map(m, m.path) + this.scratch.map(m, m.path) + this.host_mounts.map(m, m.path) + this.secrets.map(m, m.path)).unique()\x1a\xdb\x01\n" +
 	"\x13container.init_ends\x122an init container has no pre_stop, probes or ports\x1a\x8f\x01!this.init || !(has(this.pre_stop) || has(this.startup_probe) || has(this.liveness_probe) || has(this.readiness_probe) || size(this.ports) > 0)B\x13\n" +
 	"\x11_oom_score_adjust\"\x85\x01\n" +
@@ -2127,7 +2195,11 @@ const file_staddle_resource_v1_sandbox_proto_rawDesc = "" +
 	"\x1aRESTART_POLICY_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15RESTART_POLICY_ALWAYS\x10\x01\x12\x1d\n" +
 	"\x19RESTART_POLICY_ON_FAILURE\x10\x02\x12\x18\n" +
-	"\x14RESTART_POLICY_NEVER\x10\x03*\xe3\x01\n" +
+	"\x14RESTART_POLICY_NEVER\x10\x03*U\n" +
+	"\aLogMode\x12\x18\n" +
+	"\x14LOG_MODE_UNSPECIFIED\x10\x00\x12\x15\n" +
+	"\x11LOG_MODE_BLOCKING\x10\x01\x12\x19\n" +
+	"\x15LOG_MODE_NON_BLOCKING\x10\x02*\xe3\x01\n" +
 	"\fSandboxField\x12\x1d\n" +
 	"\x19SANDBOX_FIELD_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12SANDBOX_FIELD_NAME\x10\x01\x12\x15\n" +
@@ -2160,105 +2232,107 @@ func file_staddle_resource_v1_sandbox_proto_rawDescGZIP() []byte {
 	return file_staddle_resource_v1_sandbox_proto_rawDescData
 }
 
-var file_staddle_resource_v1_sandbox_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
+var file_staddle_resource_v1_sandbox_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
 var file_staddle_resource_v1_sandbox_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_staddle_resource_v1_sandbox_proto_goTypes = []any{
 	(DesiredState)(0),             // 0: staddle.resource.v1.DesiredState
 	(NetworkMode)(0),              // 1: staddle.resource.v1.NetworkMode
 	(RestartPolicy)(0),            // 2: staddle.resource.v1.RestartPolicy
-	(SandboxField)(0),             // 3: staddle.resource.v1.SandboxField
-	(SandboxPhase)(0),             // 4: staddle.resource.v1.SandboxPhase
-	(*Sandbox)(nil),               // 5: staddle.resource.v1.Sandbox
-	(*SandboxSpec)(nil),           // 6: staddle.resource.v1.SandboxSpec
-	(*DisconnectPolicy)(nil),      // 7: staddle.resource.v1.DisconnectPolicy
-	(*ContainerSpec)(nil),         // 8: staddle.resource.v1.ContainerSpec
-	(*HostEntry)(nil),             // 9: staddle.resource.v1.HostEntry
-	(*Ulimit)(nil),                // 10: staddle.resource.v1.Ulimit
-	(*EnvironmentVariable)(nil),   // 11: staddle.resource.v1.EnvironmentVariable
-	(*ResourceLimits)(nil),        // 12: staddle.resource.v1.ResourceLimits
-	(*DiskMount)(nil),             // 13: staddle.resource.v1.DiskMount
-	(*SandboxPlacement)(nil),      // 14: staddle.resource.v1.SandboxPlacement
-	(*SandboxStatus)(nil),         // 15: staddle.resource.v1.SandboxStatus
-	(*PhaseTime)(nil),             // 16: staddle.resource.v1.PhaseTime
-	(*ContainerStatus)(nil),       // 17: staddle.resource.v1.ContainerStatus
-	(*ContainerExit)(nil),         // 18: staddle.resource.v1.ContainerExit
-	nil,                           // 19: staddle.resource.v1.SandboxSpec.NodeSelectorEntry
-	(*durationpb.Duration)(nil),   // 20: google.protobuf.Duration
-	(*RestartBackoff)(nil),        // 21: staddle.resource.v1.RestartBackoff
-	(*ScratchVolume)(nil),         // 22: staddle.resource.v1.ScratchVolume
-	(*Sysctl)(nil),                // 23: staddle.resource.v1.Sysctl
-	(*PublishedPort)(nil),         // 24: staddle.resource.v1.PublishedPort
-	(*ExecAction)(nil),            // 25: staddle.resource.v1.ExecAction
-	(PullPolicy)(0),               // 26: staddle.resource.v1.PullPolicy
-	(*Probe)(nil),                 // 27: staddle.resource.v1.Probe
-	(*ContainerPort)(nil),         // 28: staddle.resource.v1.ContainerPort
-	(*TmpfsMount)(nil),            // 29: staddle.resource.v1.TmpfsMount
-	(*ConfigFile)(nil),            // 30: staddle.resource.v1.ConfigFile
-	(*ScratchMount)(nil),          // 31: staddle.resource.v1.ScratchMount
-	(*HostMount)(nil),             // 32: staddle.resource.v1.HostMount
-	(*SecuritySpec)(nil),          // 33: staddle.resource.v1.SecuritySpec
-	(*SecretMount)(nil),           // 34: staddle.resource.v1.SecretMount
-	(*SecretReference)(nil),       // 35: staddle.resource.v1.SecretReference
-	(*timestamppb.Timestamp)(nil), // 36: google.protobuf.Timestamp
-	(*Condition)(nil),             // 37: staddle.resource.v1.Condition
+	(LogMode)(0),                  // 3: staddle.resource.v1.LogMode
+	(SandboxField)(0),             // 4: staddle.resource.v1.SandboxField
+	(SandboxPhase)(0),             // 5: staddle.resource.v1.SandboxPhase
+	(*Sandbox)(nil),               // 6: staddle.resource.v1.Sandbox
+	(*SandboxSpec)(nil),           // 7: staddle.resource.v1.SandboxSpec
+	(*DisconnectPolicy)(nil),      // 8: staddle.resource.v1.DisconnectPolicy
+	(*ContainerSpec)(nil),         // 9: staddle.resource.v1.ContainerSpec
+	(*HostEntry)(nil),             // 10: staddle.resource.v1.HostEntry
+	(*Ulimit)(nil),                // 11: staddle.resource.v1.Ulimit
+	(*EnvironmentVariable)(nil),   // 12: staddle.resource.v1.EnvironmentVariable
+	(*ResourceLimits)(nil),        // 13: staddle.resource.v1.ResourceLimits
+	(*DiskMount)(nil),             // 14: staddle.resource.v1.DiskMount
+	(*SandboxPlacement)(nil),      // 15: staddle.resource.v1.SandboxPlacement
+	(*SandboxStatus)(nil),         // 16: staddle.resource.v1.SandboxStatus
+	(*PhaseTime)(nil),             // 17: staddle.resource.v1.PhaseTime
+	(*ContainerStatus)(nil),       // 18: staddle.resource.v1.ContainerStatus
+	(*ContainerExit)(nil),         // 19: staddle.resource.v1.ContainerExit
+	nil,                           // 20: staddle.resource.v1.SandboxSpec.NodeSelectorEntry
+	(*durationpb.Duration)(nil),   // 21: google.protobuf.Duration
+	(*RestartBackoff)(nil),        // 22: staddle.resource.v1.RestartBackoff
+	(*ScratchVolume)(nil),         // 23: staddle.resource.v1.ScratchVolume
+	(*Sysctl)(nil),                // 24: staddle.resource.v1.Sysctl
+	(*PublishedPort)(nil),         // 25: staddle.resource.v1.PublishedPort
+	(*ExecAction)(nil),            // 26: staddle.resource.v1.ExecAction
+	(PullPolicy)(0),               // 27: staddle.resource.v1.PullPolicy
+	(*Probe)(nil),                 // 28: staddle.resource.v1.Probe
+	(*ContainerPort)(nil),         // 29: staddle.resource.v1.ContainerPort
+	(*TmpfsMount)(nil),            // 30: staddle.resource.v1.TmpfsMount
+	(*ConfigFile)(nil),            // 31: staddle.resource.v1.ConfigFile
+	(*ScratchMount)(nil),          // 32: staddle.resource.v1.ScratchMount
+	(*HostMount)(nil),             // 33: staddle.resource.v1.HostMount
+	(*SecuritySpec)(nil),          // 34: staddle.resource.v1.SecuritySpec
+	(*SecretMount)(nil),           // 35: staddle.resource.v1.SecretMount
+	(*SecretReference)(nil),       // 36: staddle.resource.v1.SecretReference
+	(*timestamppb.Timestamp)(nil), // 37: google.protobuf.Timestamp
+	(*Condition)(nil),             // 38: staddle.resource.v1.Condition
 }
 var file_staddle_resource_v1_sandbox_proto_depIdxs = []int32{
-	6,  // 0: staddle.resource.v1.Sandbox.spec:type_name -> staddle.resource.v1.SandboxSpec
-	14, // 1: staddle.resource.v1.Sandbox.placement:type_name -> staddle.resource.v1.SandboxPlacement
-	15, // 2: staddle.resource.v1.Sandbox.status:type_name -> staddle.resource.v1.SandboxStatus
+	7,  // 0: staddle.resource.v1.Sandbox.spec:type_name -> staddle.resource.v1.SandboxSpec
+	15, // 1: staddle.resource.v1.Sandbox.placement:type_name -> staddle.resource.v1.SandboxPlacement
+	16, // 2: staddle.resource.v1.Sandbox.status:type_name -> staddle.resource.v1.SandboxStatus
 	0,  // 3: staddle.resource.v1.SandboxSpec.desired:type_name -> staddle.resource.v1.DesiredState
-	8,  // 4: staddle.resource.v1.SandboxSpec.containers:type_name -> staddle.resource.v1.ContainerSpec
+	9,  // 4: staddle.resource.v1.SandboxSpec.containers:type_name -> staddle.resource.v1.ContainerSpec
 	1,  // 5: staddle.resource.v1.SandboxSpec.network:type_name -> staddle.resource.v1.NetworkMode
 	2,  // 6: staddle.resource.v1.SandboxSpec.restart_policy:type_name -> staddle.resource.v1.RestartPolicy
-	20, // 7: staddle.resource.v1.SandboxSpec.termination_grace_period:type_name -> google.protobuf.Duration
-	7,  // 8: staddle.resource.v1.SandboxSpec.disconnect:type_name -> staddle.resource.v1.DisconnectPolicy
-	19, // 9: staddle.resource.v1.SandboxSpec.node_selector:type_name -> staddle.resource.v1.SandboxSpec.NodeSelectorEntry
-	21, // 10: staddle.resource.v1.SandboxSpec.restart_backoff:type_name -> staddle.resource.v1.RestartBackoff
-	9,  // 11: staddle.resource.v1.SandboxSpec.hosts:type_name -> staddle.resource.v1.HostEntry
-	22, // 12: staddle.resource.v1.SandboxSpec.scratch_volumes:type_name -> staddle.resource.v1.ScratchVolume
-	23, // 13: staddle.resource.v1.SandboxSpec.sysctls:type_name -> staddle.resource.v1.Sysctl
-	24, // 14: staddle.resource.v1.SandboxSpec.published_ports:type_name -> staddle.resource.v1.PublishedPort
-	20, // 15: staddle.resource.v1.DisconnectPolicy.stop_after:type_name -> google.protobuf.Duration
-	11, // 16: staddle.resource.v1.ContainerSpec.env:type_name -> staddle.resource.v1.EnvironmentVariable
-	12, // 17: staddle.resource.v1.ContainerSpec.limits:type_name -> staddle.resource.v1.ResourceLimits
-	13, // 18: staddle.resource.v1.ContainerSpec.disks:type_name -> staddle.resource.v1.DiskMount
-	20, // 19: staddle.resource.v1.ContainerSpec.termination_grace_period:type_name -> google.protobuf.Duration
-	25, // 20: staddle.resource.v1.ContainerSpec.pre_stop:type_name -> staddle.resource.v1.ExecAction
-	26, // 21: staddle.resource.v1.ContainerSpec.pull_policy:type_name -> staddle.resource.v1.PullPolicy
-	27, // 22: staddle.resource.v1.ContainerSpec.startup_probe:type_name -> staddle.resource.v1.Probe
-	27, // 23: staddle.resource.v1.ContainerSpec.liveness_probe:type_name -> staddle.resource.v1.Probe
-	27, // 24: staddle.resource.v1.ContainerSpec.readiness_probe:type_name -> staddle.resource.v1.Probe
-	28, // 25: staddle.resource.v1.ContainerSpec.ports:type_name -> staddle.resource.v1.ContainerPort
-	29, // 26: staddle.resource.v1.ContainerSpec.tmpfs:type_name -> staddle.resource.v1.TmpfsMount
-	30, // 27: staddle.resource.v1.ContainerSpec.files:type_name -> staddle.resource.v1.ConfigFile
-	31, // 28: staddle.resource.v1.ContainerSpec.scratch:type_name -> staddle.resource.v1.ScratchMount
-	32, // 29: staddle.resource.v1.ContainerSpec.host_mounts:type_name -> staddle.resource.v1.HostMount
-	10, // 30: staddle.resource.v1.ContainerSpec.ulimits:type_name -> staddle.resource.v1.Ulimit
-	33, // 31: staddle.resource.v1.ContainerSpec.security:type_name -> staddle.resource.v1.SecuritySpec
-	34, // 32: staddle.resource.v1.ContainerSpec.secrets:type_name -> staddle.resource.v1.SecretMount
-	35, // 33: staddle.resource.v1.EnvironmentVariable.secret:type_name -> staddle.resource.v1.SecretReference
-	3,  // 34: staddle.resource.v1.EnvironmentVariable.from:type_name -> staddle.resource.v1.SandboxField
-	36, // 35: staddle.resource.v1.SandboxPlacement.placed_at:type_name -> google.protobuf.Timestamp
-	4,  // 36: staddle.resource.v1.SandboxStatus.phase:type_name -> staddle.resource.v1.SandboxPhase
-	36, // 37: staddle.resource.v1.SandboxStatus.phase_at:type_name -> google.protobuf.Timestamp
-	17, // 38: staddle.resource.v1.SandboxStatus.containers:type_name -> staddle.resource.v1.ContainerStatus
-	18, // 39: staddle.resource.v1.SandboxStatus.exits:type_name -> staddle.resource.v1.ContainerExit
-	36, // 40: staddle.resource.v1.SandboxStatus.next_at:type_name -> google.protobuf.Timestamp
-	36, // 41: staddle.resource.v1.SandboxStatus.torn_down_at:type_name -> google.protobuf.Timestamp
-	16, // 42: staddle.resource.v1.SandboxStatus.phase_times:type_name -> staddle.resource.v1.PhaseTime
-	37, // 43: staddle.resource.v1.SandboxStatus.conditions:type_name -> staddle.resource.v1.Condition
-	4,  // 44: staddle.resource.v1.PhaseTime.phase:type_name -> staddle.resource.v1.SandboxPhase
-	36, // 45: staddle.resource.v1.PhaseTime.entered_at:type_name -> google.protobuf.Timestamp
-	36, // 46: staddle.resource.v1.ContainerStatus.started_at:type_name -> google.protobuf.Timestamp
-	18, // 47: staddle.resource.v1.ContainerStatus.exit:type_name -> staddle.resource.v1.ContainerExit
-	12, // 48: staddle.resource.v1.ContainerStatus.limits:type_name -> staddle.resource.v1.ResourceLimits
-	37, // 49: staddle.resource.v1.ContainerStatus.conditions:type_name -> staddle.resource.v1.Condition
-	36, // 50: staddle.resource.v1.ContainerExit.exited_at:type_name -> google.protobuf.Timestamp
-	51, // [51:51] is the sub-list for method output_type
-	51, // [51:51] is the sub-list for method input_type
-	51, // [51:51] is the sub-list for extension type_name
-	51, // [51:51] is the sub-list for extension extendee
-	0,  // [0:51] is the sub-list for field type_name
+	21, // 7: staddle.resource.v1.SandboxSpec.termination_grace_period:type_name -> google.protobuf.Duration
+	8,  // 8: staddle.resource.v1.SandboxSpec.disconnect:type_name -> staddle.resource.v1.DisconnectPolicy
+	20, // 9: staddle.resource.v1.SandboxSpec.node_selector:type_name -> staddle.resource.v1.SandboxSpec.NodeSelectorEntry
+	22, // 10: staddle.resource.v1.SandboxSpec.restart_backoff:type_name -> staddle.resource.v1.RestartBackoff
+	10, // 11: staddle.resource.v1.SandboxSpec.hosts:type_name -> staddle.resource.v1.HostEntry
+	23, // 12: staddle.resource.v1.SandboxSpec.scratch_volumes:type_name -> staddle.resource.v1.ScratchVolume
+	24, // 13: staddle.resource.v1.SandboxSpec.sysctls:type_name -> staddle.resource.v1.Sysctl
+	25, // 14: staddle.resource.v1.SandboxSpec.published_ports:type_name -> staddle.resource.v1.PublishedPort
+	21, // 15: staddle.resource.v1.DisconnectPolicy.stop_after:type_name -> google.protobuf.Duration
+	12, // 16: staddle.resource.v1.ContainerSpec.env:type_name -> staddle.resource.v1.EnvironmentVariable
+	13, // 17: staddle.resource.v1.ContainerSpec.limits:type_name -> staddle.resource.v1.ResourceLimits
+	14, // 18: staddle.resource.v1.ContainerSpec.disks:type_name -> staddle.resource.v1.DiskMount
+	21, // 19: staddle.resource.v1.ContainerSpec.termination_grace_period:type_name -> google.protobuf.Duration
+	26, // 20: staddle.resource.v1.ContainerSpec.pre_stop:type_name -> staddle.resource.v1.ExecAction
+	27, // 21: staddle.resource.v1.ContainerSpec.pull_policy:type_name -> staddle.resource.v1.PullPolicy
+	28, // 22: staddle.resource.v1.ContainerSpec.startup_probe:type_name -> staddle.resource.v1.Probe
+	28, // 23: staddle.resource.v1.ContainerSpec.liveness_probe:type_name -> staddle.resource.v1.Probe
+	28, // 24: staddle.resource.v1.ContainerSpec.readiness_probe:type_name -> staddle.resource.v1.Probe
+	29, // 25: staddle.resource.v1.ContainerSpec.ports:type_name -> staddle.resource.v1.ContainerPort
+	30, // 26: staddle.resource.v1.ContainerSpec.tmpfs:type_name -> staddle.resource.v1.TmpfsMount
+	31, // 27: staddle.resource.v1.ContainerSpec.files:type_name -> staddle.resource.v1.ConfigFile
+	32, // 28: staddle.resource.v1.ContainerSpec.scratch:type_name -> staddle.resource.v1.ScratchMount
+	33, // 29: staddle.resource.v1.ContainerSpec.host_mounts:type_name -> staddle.resource.v1.HostMount
+	11, // 30: staddle.resource.v1.ContainerSpec.ulimits:type_name -> staddle.resource.v1.Ulimit
+	34, // 31: staddle.resource.v1.ContainerSpec.security:type_name -> staddle.resource.v1.SecuritySpec
+	35, // 32: staddle.resource.v1.ContainerSpec.secrets:type_name -> staddle.resource.v1.SecretMount
+	3,  // 33: staddle.resource.v1.ContainerSpec.log_mode:type_name -> staddle.resource.v1.LogMode
+	36, // 34: staddle.resource.v1.EnvironmentVariable.secret:type_name -> staddle.resource.v1.SecretReference
+	4,  // 35: staddle.resource.v1.EnvironmentVariable.from:type_name -> staddle.resource.v1.SandboxField
+	37, // 36: staddle.resource.v1.SandboxPlacement.placed_at:type_name -> google.protobuf.Timestamp
+	5,  // 37: staddle.resource.v1.SandboxStatus.phase:type_name -> staddle.resource.v1.SandboxPhase
+	37, // 38: staddle.resource.v1.SandboxStatus.phase_at:type_name -> google.protobuf.Timestamp
+	18, // 39: staddle.resource.v1.SandboxStatus.containers:type_name -> staddle.resource.v1.ContainerStatus
+	19, // 40: staddle.resource.v1.SandboxStatus.exits:type_name -> staddle.resource.v1.ContainerExit
+	37, // 41: staddle.resource.v1.SandboxStatus.next_at:type_name -> google.protobuf.Timestamp
+	37, // 42: staddle.resource.v1.SandboxStatus.torn_down_at:type_name -> google.protobuf.Timestamp
+	17, // 43: staddle.resource.v1.SandboxStatus.phase_times:type_name -> staddle.resource.v1.PhaseTime
+	38, // 44: staddle.resource.v1.SandboxStatus.conditions:type_name -> staddle.resource.v1.Condition
+	5,  // 45: staddle.resource.v1.PhaseTime.phase:type_name -> staddle.resource.v1.SandboxPhase
+	37, // 46: staddle.resource.v1.PhaseTime.entered_at:type_name -> google.protobuf.Timestamp
+	37, // 47: staddle.resource.v1.ContainerStatus.started_at:type_name -> google.protobuf.Timestamp
+	19, // 48: staddle.resource.v1.ContainerStatus.exit:type_name -> staddle.resource.v1.ContainerExit
+	13, // 49: staddle.resource.v1.ContainerStatus.limits:type_name -> staddle.resource.v1.ResourceLimits
+	38, // 50: staddle.resource.v1.ContainerStatus.conditions:type_name -> staddle.resource.v1.Condition
+	37, // 51: staddle.resource.v1.ContainerExit.exited_at:type_name -> google.protobuf.Timestamp
+	52, // [52:52] is the sub-list for method output_type
+	52, // [52:52] is the sub-list for method input_type
+	52, // [52:52] is the sub-list for extension type_name
+	52, // [52:52] is the sub-list for extension extendee
+	0,  // [0:52] is the sub-list for field type_name
 }
 
 func init() { file_staddle_resource_v1_sandbox_proto_init() }
@@ -2282,7 +2356,7 @@ func file_staddle_resource_v1_sandbox_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_staddle_resource_v1_sandbox_proto_rawDesc), len(file_staddle_resource_v1_sandbox_proto_rawDesc)),
-			NumEnums:      5,
+			NumEnums:      6,
 			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   0,

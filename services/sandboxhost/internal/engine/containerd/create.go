@@ -26,6 +26,7 @@ import (
 	sandboxhostv1 "staddle.internal/proto/gen/staddle/sandboxhost/v1"
 	"staddle.internal/services/sandboxhost/internal/engine"
 	"staddle.internal/services/sandboxhost/internal/image"
+	"staddle.internal/services/sandboxhost/internal/logs"
 )
 
 // taskLimit bounds the making of a task. The shim is told of it and gives up by
@@ -151,7 +152,7 @@ func (e *Engine) make(ctx context.Context, c *container, record containers.Conta
 	if err != nil {
 		return refused("make its root filesystem", err)
 	}
-	pipes, err := e.logs.Open(c.uid, c.note.GetContainer(), c.note.GetAttempt())
+	pipes, err := e.logs.Open(c.uid, c.note.GetContainer(), c.note.GetAttempt(), deliveryOf[spec.GetLogMode()])
 	if err != nil {
 		return err
 	}
@@ -170,6 +171,12 @@ func (e *Engine) make(ctx context.Context, c *container, record containers.Conta
 		return err
 	}
 	return pipes.Release()
+}
+
+// deliveryOf is what package logs calls it.
+var deliveryOf = map[resourcev1.LogMode]logs.Delivery{
+	resourcev1.LogMode_LOG_MODE_BLOCKING:     logs.Blocking,
+	resourcev1.LogMode_LOG_MODE_NON_BLOCKING: logs.NonBlocking,
 }
 
 // makeTask makes the task. What containerd lost half of is healed first; one cure

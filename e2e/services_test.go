@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -91,6 +92,71 @@ func TestNode_NET4_ServiceLeadsToWhoIsReady(t *testing.T) {
 	remove(t, b, neighbour)
 	remove(t, b, names)
 	settled(t, b)
+}
+
+// A sandbox behind a service, a node port and a published port sees which other sandbox comes,
+// by tcp and by udp; only to itself it is the gateway, as programs on the node's loopback are.
+// Group rules are about the same two sandboxes.
+func TestNode_NET4_ASandboxSeesWhoComes(t *testing.T) {
+	b, _ := alone(t, bed.Options{Node: `network: {group_rules: [{from: shop, to: db}]}`})
+	add := func(name, group string, change func(*resourcev1.SandboxSpec)) (namespace, address string) {
+		t.Helper()
+		s := spec(always, probe("c", "greet", "7000"))
+		s.NetworkGroup = group
+		if change != nil {
+			change(s)
+		}
+		wish := &sandboxhostv1.EnsureSandboxRequest{Uid: newUID(), Name: name, Generation: 1, Manager: "local", Spec: s, Labels: map[string]string{"app": name}}
+		if _, err := b.Host().EnsureSandbox(t.Context(), wish); err != nil {
+			t.Fatal(err)
+		}
+		return pinned(b, wish.GetUid()), await(t, b, wish.GetUid(), "running", running).GetAddresses()[0]
+	}
+	const udp = resourcev1.PortProtocol_PORT_PROTOCOL_UDP
+	db, _ := add("db", "db", func(s *resourcev1.SandboxSpec) {
+		s.PublishedPorts = []*resourcev1.PublishedPort{{HostPort: 18280, Port: 7000}, {HostPort: 18280, Port: 7000, Protocol: udp}}
+	})
+	peer, peerAt := add("peer", "db", nil)
+	shop, shopAt := add("shop", "shop", nil)
+	other, _ := add("other", "", nil)
+	request := &sandboxhostv1.EnsureServiceRequest{
+		Uid: newUID(), Name: "db", Generation: 1, Manager: "local", Spec: &resourcev1.ServiceSpec{
+			Selector: map[string]string{"app": "db"}, Ports: []*resourcev1.ServicePort{
+				{Name: "tcp", Port: 80, TargetPort: 7000, NodePort: 30180}, {Name: "udp", Port: 80, TargetPort: 7000, NodePort: 30180, Protocol: "udp"},
+			},
+		},
+	}
+	made, err := services(b).EnsureService(t.Context(), request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const gateway = "10.77.0.1"
+	wrong := func() string {
+		for what, at := range map[string]string{
+			"service": made.GetService().GetWish().GetAddress() + ":80", "node port": gateway + ":30180", "published port": gateway + ":18280",
+		} {
+			for _, network := range []string{"tcp4", "udp4"} {
+				for from, want := range map[string]string{peer: peerAt, shop: shopAt, db: gateway} {
+					if got, err := b.AskFrom(from, network, at); err != nil || got != want {
+						return fmt.Sprintf("%s by %s: it sees %q, %v, want %s", what, network, got, err, want)
+					}
+				}
+				if got, err := b.AskFrom(other, network, at); err == nil {
+					return fmt.Sprintf("%s by %s: another group is answered %q", what, network, got)
+				}
+			}
+		}
+		for _, at := range []string{"127.0.0.1:30180", "127.0.0.1:18280"} {
+			if got, err := b.AskFrom(filepath.Join("/run/netns", b.NS), "tcp4", at); err != nil || got != gateway {
+				return fmt.Sprintf("%s of the node: it sees %q, %v, want %s", at, got, err, gateway)
+			}
+		}
+		return ""
+	}
+	bed.Eventually(t, waitLong, "everybody is seen", func(context.Context) (bool, string) {
+		got := wrong()
+		return got == "", got
+	})
 }
 
 // answersNow demands an answer at the first try.

@@ -1,6 +1,7 @@
 package bed
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
@@ -64,6 +65,27 @@ func (b *Bed) ConnectsFrom(namespace, network, address string) error {
 		}
 		return conn.Close()
 	})
+}
+
+// AskFrom sends a line from the network namespace at a path to an address, and returns the line
+// that it is answered.
+func (b *Bed) AskFrom(namespace, network, address string) (line string, err error) {
+	err = inNetwork(namespace, func() error {
+		conn, err := net.DialTimeout(network, address, 5*time.Second)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		if err := conn.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
+			return err
+		}
+		if _, err := fmt.Fprintln(conn, "?"); err != nil {
+			return err
+		}
+		line, err = bufio.NewReader(conn).ReadString('\n')
+		return err
+	})
+	return strings.TrimSpace(line), err
 }
 
 // inNetwork runs f on a thread in the network namespace at a path. The thread goes

@@ -39,6 +39,7 @@ const usage = `probe VERB [ARG...]
   feed BYTES [CODE]      have a child use so much memory; print how it ended and
                          stay, or exit with CODE
   serve [ADDRESS:]PORT   answer each line on tcp with itself
+  greet PORT             tell everybody on tcp and udp where he comes from
   tended PORT BYTES      count as "count 5ms"; answer on tcp, not between SIGUSR1 and
                          SIGUSR2; at SIGHUP have a child use so much memory
   ask HOST:PORT TEXT     send a line, print the answer and stay
@@ -113,6 +114,8 @@ func main() {
 		feed(args)
 	case "serve":
 		serve(args[0])
+	case "greet":
+		greet(args[0])
 	case "tended":
 		tended(args[0], args[1])
 	case "ask":

@@ -235,6 +235,64 @@ func TestBalance_RefusesAtOnceWithNobodyBehind(t *testing.T) {
 	}
 }
 
+// A sandbox sees which other comes to it by a service, of tcp and of udp; only what it sends to
+// itself comes from the gateway. Which of two it is makes no difference to the answer.
+func TestBalancer_ASandboxSeesWhoComes(t *testing.T) {
+	n := newNode(t, "10.203.9.0/24", "10.203.137.0/24")
+	one, two := n.attach(t), n.attach(t)
+	for _, protocol := range []string{hostport.TCP, hostport.UDP} {
+		to := front("10.203.137.1", protocol, 90)
+		l := n.tellSource(t, one.uid, protocol)
+		set(t, n, map[Front]Service{to: {Backends: []netip.AddrPort{netip.AddrPortFrom(one.addr, l)}}})
+		for from, want := range map[sandbox]string{two: two.addr.String(), one: "10.203.9.1"} {
+			if got, err := n.ask(from.uid, to); err != nil || got != want {
+				t.Errorf("%s from %s: it sees %q, %v, want %s", protocol, from.addr, got, err, want)
+			}
+		}
+	}
+}
+
+// tellSource answers everybody at a port of a sandbox with where he comes from.
+func (n *node) tellSource(t *testing.T, uid id.Sandbox, protocol string) (port uint16) {
+	t.Helper()
+	var l net.Listener
+	var p net.PacketConn
+	err := n.inside(uid, func() (err error) {
+		if protocol == hostport.TCP {
+			l, err = net.Listen("tcp4", ":0")
+		} else {
+			p, err = net.ListenPacket("udp4", ":0")
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	t.Cleanup(wg.Wait)
+	if l != nil {
+		t.Cleanup(func() { _ = l.Close() })
+		wg.Go(func() { // ends with the listener; waited for in the cleanup
+			for c, err := l.Accept(); err == nil; c, err = l.Accept() {
+				_, _ = fmt.Fprintln(c, hostOf(c.RemoteAddr()))
+				_ = c.Close()
+			}
+		})
+		return portOf(l.Addr())
+	}
+	t.Cleanup(func() { _ = p.Close() })
+	wg.Go(func() { // ends with the socket; waited for in the cleanup
+		buffer := make([]byte, 16)
+		for _, from, err := p.ReadFrom(buffer); err == nil; _, from, err = p.ReadFrom(buffer) {
+			_, _ = p.WriteTo([]byte(hostOf(from)+"\n"), from)
+		}
+	})
+	return portOf(p.LocalAddr())
+}
+
+func hostOf(a net.Addr) string { return netip.MustParseAddrPort(a.String()).Addr().String() }
+func portOf(a net.Addr) uint16 { return netip.MustParseAddrPort(a.String()).Port() }
+
 // NET-6: a client of udp that never changes its port is answered by somebody else as soon
 // as the one that it had is not behind the service any more, though that one runs on.
 func TestBalance_NET6_UDPLeavesWhoIsNotReady(t *testing.T) {

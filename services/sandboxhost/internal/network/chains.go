@@ -50,8 +50,8 @@ func (n *Network) chains(l layer, sandboxes *nftables.Set, maps map[string]*nfta
 		return append(all, out)
 	}
 	out.rules = append(out.rules,
-		// The answer of a neighbour, or one's own, would not come back through the node.
-		join(toBridge, led(expr.CmpOpNeq), l.from(sandboxes, false), masquerade()),
+		// The answer to oneself would not come back through the node; that of a neighbour does.
+		join(toBridge, led(expr.CmpOpNeq), toItself(), masquerade()),
 		join(toBridge, loopback(l.source), masquerade()))
 	return append(append(n.publishing(maps), all...), out)
 }

@@ -217,7 +217,11 @@ func (n *Network) eachElement(l layer, m member, change func(*nftables.Set, []nf
 	if !m.at(l).IsValid() { // of another subnet than the node has now
 		return nil
 	}
-	return errors.Join(
+	var err error
+	if l.family == nftables.TableFamilyIPv4 {
+		err = change(selfSet(table), []nftables.SetElement{m.self()})
+	}
+	return errors.Join(err,
 		change(l.memberSet(table, m.group), []nftables.SetElement{{Key: m.at(l).AsSlice()}}),
 		change(l.senderMap(table), []nftables.SetElement{m.sender(l)}))
 }
@@ -250,12 +254,17 @@ func (n *Network) addGroups(c *nftables.Conn, table *nftables.Table, l layer) er
 		return fmt.Errorf("make map of senders: %w", err)
 	}
 	groups, members := n.cfg.Policy.standing(), map[string][]nftables.SetElement{}
-	var senders []nftables.SetElement
+	var senders, selves []nftables.SetElement
 	for _, m := range n.members() {
 		groups[m.group] = true
 		if m.at(l).IsValid() {
 			members[m.group] = append(members[m.group], nftables.SetElement{Key: m.at(l).AsSlice()})
-			senders = append(senders, m.sender(l))
+			senders, selves = append(senders, m.sender(l)), append(selves, m.self())
+		}
+	}
+	if l.family == nftables.TableFamilyIPv4 {
+		if err := errors.Join(c.AddSet(selfSet(table), nil), nft.Send(selfSet(table), selves, c.SetAddElements)); err != nil {
+			return fmt.Errorf("make set of those who reach themselves: %w", err)
 		}
 	}
 	addRules(c, c.AddChain(&nftables.Chain{Table: table, Name: chainApart}), keepApart(l))

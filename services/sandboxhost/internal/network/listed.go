@@ -159,7 +159,7 @@ func isOfMembers(table *nftables.Table, name string) bool {
 	if !isOfIP(table) {
 		return true
 	}
-	return name == mapSenders || strings.HasPrefix(name, prefixMembers+"_")
+	return name == mapSenders || name == setSelves || strings.HasPrefix(name, prefixMembers+"_")
 }
 
 // wantedMembers is what listMembers should list.
@@ -175,6 +175,9 @@ func (n *Network) wantedMembers(table *nftables.Table, members []member) []strin
 			case !isOfIP(table):
 				all = append(all, elementText(sourcesOf(l), m.sourceIn(l).Key, ""))
 			case table.Family == l.family:
+				if l.family == nftables.TableFamilyIPv4 {
+					all = append(all, elementText(setSelves, m.self().Key, ""))
+				}
 				all = append(all, elementText(ofGroup(prefixMembers, m.group), m.at(l).AsSlice(), ""),
 					elementText(mapSenders, m.at(l).AsSlice(), ofGroup(prefixFrom, m.group)))
 			}

@@ -86,10 +86,11 @@ func (n *Network) writeTableLocked() error {
 //	chain published { dnat to what map ports_at says, or map ports }
 //	chain postrouting {
 //		from @sandboxes, to others, not over the bridge: masquerade
-//		over the bridge, led there, from @sandboxes: masquerade
+//		over the bridge, led there, to itself (from and to in set selves): masquerade
 //		over the bridge, from loopback: masquerade
 //	}
 //	chain forward { new connections from elsewhere into the bridge that were not led there: drop }
+//	set selves { type ipv4_addr . ipv4_addr }, each sandbox to itself
 //	map senders { type ipv4_addr : verdict }, the group of each sandbox
 //	set members_<group> { type ipv4_addr }
 //	chain from_<group> { to @members_<group>: return; to what a rule allows: return; goto apart }

@@ -18,6 +18,7 @@ import (
 	"staddle.internal/kit/config"
 	"staddle.internal/kit/journal"
 	"staddle.internal/kit/process"
+	"staddle.internal/kit/rpc"
 	"staddle.internal/kit/rpc/validate"
 	"staddle.internal/kit/run"
 	"staddle.internal/services/sandboxhost/internal/api"
@@ -64,9 +65,7 @@ func build(_ context.Context, p *process.Process) ([]run.Member, error) {
 	if err != nil {
 		return nil, err
 	}
-	rules, err := validate.New(&sandboxhostv1.EnsureSandboxRequest{}, &sandboxhostv1.EnsureHoldRequest{}, &sandboxhostv1.EnsureServiceRequest{}, &sandboxhostv1.ExecRequest{},
-		&sandboxhostv1.ForwardRequest{}, &sandboxhostv1.CopyOutRequest{}, &sandboxhostv1.CopyInRequest{},
-		&sandboxhostv1.GetStatsRequest{}, &sandboxhostv1.WatchStatsRequest{}, &sandboxhostv1.ReadEventsRequest{})
+	rules, err := newRules()
 	if err != nil {
 		return nil, err
 	}
@@ -167,6 +166,13 @@ func build(_ context.Context, p *process.Process) ([]run.Member, error) {
 		members = append(members, run.Member{Name: "export of logs over " + e.Name(), Run: e.Run})
 	}
 	return members, nil
+}
+
+// newRules are the rules for what people and other nodes ask for.
+func newRules() (rpc.Interceptor, error) {
+	return validate.New(&sandboxhostv1.EnsureSandboxRequest{}, &sandboxhostv1.EnsureHoldRequest{}, &sandboxhostv1.EnsureServiceRequest{}, &sandboxhostv1.ExecRequest{},
+		&sandboxhostv1.ForwardRequest{}, &sandboxhostv1.CopyOutRequest{}, &sandboxhostv1.CopyInRequest{},
+		&sandboxhostv1.GetStatsRequest{}, &sandboxhostv1.WatchStatsRequest{}, &sandboxhostv1.ReadEventsRequest{})
 }
 
 // rulesOf are what this node allows sandboxes.

@@ -15,6 +15,7 @@ import (
 
 	"buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
 	"buf.build/go/protovalidate"
+	"cel.dev/cel-go/common/types/pb"
 	middleware "github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/protovalidate"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
@@ -49,6 +50,9 @@ func New(msgs ...proto.Message) (rpc.Interceptor, error) {
 	}
 	var err error
 	for _, m := range msgs {
+		err = errors.Join(err, describe(m))
+	}
+	for _, m := range msgs {
 		err = errors.Join(err, compile(m))
 	}
 	if err != nil {
@@ -58,6 +62,17 @@ func New(msgs ...proto.Message) (rpc.Interceptor, error) {
 		Unary:  unary(middleware.UnaryServerInterceptor(core)),
 		Stream: stream(middleware.StreamServerInterceptor(core)),
 	}, nil
+}
+
+// describe tells the language of rules once for all of the files that a message needs.
+// Otherwise it describes each of them anew for every field whose rules are compiled.
+func describe(m proto.Message) error {
+	var errs []error
+	for _, file := range pb.CollectFileDescriptorSet(m) {
+		_, err := pb.DefaultDb.RegisterDescriptor(file)
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
 }
 
 // compile has the core meet a message; whether that one keeps its rules does not

@@ -25,15 +25,20 @@ func TestRules_SameAsTheLibrarys(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	broken := 0
+	var all []protoreflect.MessageType
 	protoregistry.GlobalTypes.RangeMessages(func(mt protoreflect.MessageType) bool {
-		if !strings.HasPrefix(string(mt.Descriptor().FullName()), "staddle.") || mt.Descriptor().IsMapEntry() {
-			return true
+		if strings.HasPrefix(string(mt.Descriptor().FullName()), "staddle.") && !mt.Descriptor().IsMapEntry() {
+			all = append(all, mt)
+			_ = plain.Validate(mt.New().Interface()) // it compiles its rules before ours tell the language of the files
 		}
+		return true
+	})
+	broken := 0
+	for _, mt := range all {
 		ours, err := validate.New(mt.New().Interface())
 		if err != nil {
 			t.Errorf("%s: %v", mt.Descriptor().FullName(), err)
-			return true
+			continue
 		}
 		random := rand.New(rand.NewPCG(1, 2))
 		for range 20 {
@@ -41,8 +46,7 @@ func TestRules_SameAsTheLibrarys(t *testing.T) {
 			fill(random, m, 3)
 			broken += compare(t, plain, ours.Unary, m.Interface())
 		}
-		return true
-	})
+	}
 	if broken < 100 {
 		t.Errorf("only %d messages broke a rule: the test tries too little", broken)
 	}

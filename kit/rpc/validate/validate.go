@@ -44,6 +44,7 @@ func newCore() (protovalidate.Validator, error) {
 // does not pay for it, and returns the interceptor that checks every message a
 // client sends. Rules of other messages are compiled when they are first met. What
 // is no message, such as a gateway's raw bytes, has no rules and passes.
+// It must return before the process checks its first message.
 func New(msgs ...proto.Message) (rpc.Interceptor, error) {
 	if errCore != nil {
 		return rpc.Interceptor{}, fmt.Errorf("make the validator: %w", errCore)

@@ -131,6 +131,8 @@ func TestRead_Refuses(t *testing.T) {
 		{"unknown word", "kind: Sandbox\nname: a\nspec: {restart_policy: sometimes}\n", "write one of always, on-failure, never"},
 		{"the zero value of an enum", "kind: Sandbox\nname: a\nspec: {desired: unspecified}\n", "write one of running, stopped"},
 		{"two of one name", "kind: Disk\nname: a\n---\nkind: Disk\nname: a\n", `f:4: name: Disk "a" is described already in line 1`},
+		{"a label that no selector can name", "kind: Disk\nname: a\nlabels: {\"a,b\": x}\n", "f:3: labels"},
+		{"a label whose value no selector can name", "kind: Disk\nname: a\nlabels: {team: \"a,b\"}\n", "f:3: labels"},
 		{"too large", strings.Repeat("#", 5<<20), "larger than"},
 	}
 	for _, tt := range tests {
@@ -174,6 +176,7 @@ func TestRead_RefusesWhatDoesNotFitTogether(t *testing.T) {
 		"swap without memory":              "limits: {swap_limit_bytes: 1MiB}",
 		"soft above hard":                  "ulimits: [{name: nofile, soft: 5, hard: 4}]",
 		"no soft limit below a hard one":   "ulimits: [{name: nofile, soft: -1, hard: 4}]",
+		"a port twice":                     "ports: [{port: 80}, {port: 80, protocol: tcp}]",
 		"an unknown ulimit":                "ulimits: [{name: files, soft: 5}]",
 		"a ulimit twice":                   "ulimits: [{name: core, soft: 5}, {name: core, soft: 6}]",
 		"a variable with two sources":      "env: [{name: A, value: x, from: uid}]",

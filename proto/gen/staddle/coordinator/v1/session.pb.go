@@ -271,14 +271,14 @@ var File_staddle_coordinator_v1_session_proto protoreflect.FileDescriptor
 
 const file_staddle_coordinator_v1_session_proto_rawDesc = "" +
 	"\n" +
-	"$staddle/coordinator/v1/session.proto\x12\x16staddle.coordinator.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a staddle/options/v1/options.proto\"\xc3\x02\n" +
+	"$staddle/coordinator/v1/session.proto\x12\x16staddle.coordinator.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a staddle/options/v1/options.proto\"\xa0\x03\n" +
 	"\x13RenewSessionRequest\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\x03R\tsessionId\x12?\n" +
 	"\x03ttl\x18\x02 \x01(\v2\x19.google.protobuf.DurationB\x12\xbaH\x0f\xc8\x01\x01\xaa\x01\t\"\x03\b\xd8\x042\x02\b\x05R\x03ttl\x12&\n" +
 	"\binstance\x18\x03 \x01(\tB\n" +
-	"\xbaH\ar\x05\x10\x01\x18\x80\x01R\binstance\x12i\n" +
-	"\x06labels\x18\x04 \x03(\v27.staddle.coordinator.v1.RenewSessionRequest.LabelsEntryB\x18\xbaH\x15\x9a\x01\x12\x10@\"\ar\x05\x10\x01\x18\xfd\x01*\x05r\x03\x18\xfd\x01R\x06labels\x1a9\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80\x01R\binstance\x12\xc5\x01\n" +
+	"\x06labels\x18\x04 \x03(\v27.staddle.coordinator.v1.RenewSessionRequest.LabelsEntryBt\xbaHq\x9a\x01n\x10@\"4r2\x10\x01\x18\xfd\x012+^[A-Za-z0-9]([-A-Za-z0-9_./]*[A-Za-z0-9])?$*4r2\x18\xfd\x012-^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$R\x06labels\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xac\x01\n" +

@@ -254,7 +254,8 @@ type Metadata struct {
 	// An update names the revision that it was made from. Unset in a create
 	// request.
 	Revision uint64 `protobuf:"varint,4,opt,name=revision,proto3" json:"revision,omitempty"`
-	// Labels for selection; at most 64 pairs.
+	// Labels for selection; at most 64 pairs. Keys are letters, digits, "-", "_", "." and
+	// "/", values the same but "/" or empty, with a letter or digit at both ends.
 	Labels map[string]string `protobuf:"bytes,5,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// Uid of the record that this one belongs to and goes away with. Unset means
 	// none.
@@ -434,14 +435,14 @@ const file_staddle_resource_v1_resource_proto_rawDesc = "" +
 	"\n" +
 	"disk_lease\x18\r \x01(\v2\x1e.staddle.resource.v1.DiskLeaseH\x00R\tdiskLease\x128\n" +
 	"\aservice\x18\x0e \x01(\v2\x1c.staddle.resource.v1.ServiceH\x00R\aserviceB\r\n" +
-	"\x04kind\x12\x05\xbaH\x02\b\x01\"\xa6\x04\n" +
+	"\x04kind\x12\x05\xbaH\x02\b\x01\"\x83\x05\n" +
 	"\bMetadata\x129\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x19.staddle.resource.v1.KindB\n" +
 	"\xbaH\a\x82\x01\x04\x10\x01 \x00R\x04kind\x12>\n" +
 	"\x04name\x18\x02 \x01(\tB*\xbaH'r%\x10\x01\x18?2\x1f^[a-z0-9]([-a-z0-9]*[a-z0-9])?$R\x04name\x124\n" +
 	"\x03uid\x18\x03 \x01(\tB\"\xbaH\x1f\xd8\x01\x01r\x1a2\x18^[0-9A-HJKMNP-TV-Z]{26}$R\x03uid\x12\x1a\n" +
-	"\brevision\x18\x04 \x01(\x04R\brevision\x12[\n" +
-	"\x06labels\x18\x05 \x03(\v2).staddle.resource.v1.Metadata.LabelsEntryB\x18\xbaH\x15\x9a\x01\x12\x10@\"\ar\x05\x10\x01\x18\xfd\x01*\x05r\x03\x18\xfd\x01R\x06labels\x12\x1d\n" +
+	"\brevision\x18\x04 \x01(\x04R\brevision\x12\xb7\x01\n" +
+	"\x06labels\x18\x05 \x03(\v2).staddle.resource.v1.Metadata.LabelsEntryBt\xbaHq\x9a\x01n\x10@\"4r2\x10\x01\x18\xfd\x012+^[A-Za-z0-9]([-A-Za-z0-9_./]*[A-Za-z0-9])?$*4r2\x18\xfd\x012-^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$R\x06labels\x12\x1d\n" +
 	"\x05owner\x18\x06 \x01(\tB\a\xbaH\x04r\x02\x18\x1aR\x05owner\x129\n" +
 	"\n" +
 	"created_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x12;\n" +

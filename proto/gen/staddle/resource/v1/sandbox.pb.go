@@ -2034,7 +2034,7 @@ const file_staddle_resource_v1_sandbox_proto_rawDesc = "" +
 	"\x10DisconnectPolicy\x12K\n" +
 	"\n" +
 	"stop_after\x18\x01 \x01(\v2\x19.google.protobuf.DurationB\x11\xbaH\x0e\xaa\x01\v\"\x05\b\x80\x9a\x9e\x012\x02\b\n" +
-	"R\tstopAfter\"\xed\x17\n" +
+	"R\tstopAfter\"\x99\x19\n" +
 	"\rContainerSpec\x12>\n" +
 	"\x04name\x18\x01 \x01(\tB*\xbaH'r%\x10\x01\x18 2\x1f^[a-z0-9]([-a-z0-9]*[a-z0-9])?$R\x04name\x12\x9e\x03\n" +
 	"\x05image\x18\x02 \x01(\tB\x87\x03\xbaH\x83\x03\xba\x01\xf8\x02\n" +
@@ -2059,8 +2059,9 @@ const file_staddle_resource_v1_sandbox_proto_rawDesc = "" +
 	"pullPolicy\x12?\n" +
 	"\rstartup_probe\x18\" \x01(\v2\x1a.staddle.resource.v1.ProbeR\fstartupProbe\x12A\n" +
 	"\x0eliveness_probe\x18# \x01(\v2\x1a.staddle.resource.v1.ProbeR\rlivenessProbe\x12C\n" +
-	"\x0freadiness_probe\x18$ \x01(\v2\x1a.staddle.resource.v1.ProbeR\x0ereadinessProbe\x12B\n" +
-	"\x05ports\x18% \x03(\v2\".staddle.resource.v1.ContainerPortB\b\xbaH\x05\x92\x01\x02\x10 R\x05ports\x12?\n" +
+	"\x0freadiness_probe\x18$ \x01(\v2\x1a.staddle.resource.v1.ProbeR\x0ereadinessProbe\x12\xed\x01\n" +
+	"\x05ports\x18% \x03(\v2\".staddle.resource.v1.ContainerPortB\xb2\x01\xbaH\xae\x01\xba\x01\xa5\x01\n" +
+	"\fports.unique\x120a container listens once on a port of a protocol\x1acthis.all(a, this.filter(b, a.port == b.port && (a.protocol == 2) == (b.protocol == 2)).size() == 1)\x92\x01\x02\x10 R\x05ports\x12?\n" +
 	"\x05tmpfs\x18\n" +
 	" \x03(\v2\x1f.staddle.resource.v1.TmpfsMountB\b\xbaH\x05\x92\x01\x02\x10\x10R\x05tmpfs\x12?\n" +
 	"\x05files\x18\v \x03(\v2\x1f.staddle.resource.v1.ConfigFileB\b\xbaH\x05\x92\x01\x02\x10@R\x05files\x12E\n" +

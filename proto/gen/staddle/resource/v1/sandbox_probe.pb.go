@@ -487,8 +487,8 @@ func (x *ContainerPort) GetName() string {
 }
 
 // PublishedPort leads from a port of the node to one of the sandbox. A connection from
-// outside the node shows its real source; one from a sandbox of the node, or to the node's
-// loopback, shows the gateway.
+// outside the node, and one from another sandbox, shows its real source; one from the
+// sandbox itself, or to the node's loopback, shows the gateway.
 type PublishedPort struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Port of the node, 1 to 65535.

@@ -322,9 +322,9 @@ const file_staddle_resource_v1_service_proto_rawDesc = "" +
 	"\tplacement\x18\x02 \x01(\v2%.staddle.resource.v1.ServicePlacementR\tplacement\"8\n" +
 	"\x10ServicePlacement\x12$\n" +
 	"\aaddress\x18\x01 \x01(\tB\n" +
-	"\xbaH\a\xd8\x01\x01r\x02x\x01R\aaddress\"\xdc\b\n" +
-	"\vServiceSpec\x12f\n" +
-	"\bselector\x18\x01 \x03(\v2..staddle.resource.v1.ServiceSpec.SelectorEntryB\x1a\xbaH\x17\x9a\x01\x14\b\x01\x10\x10\"\ar\x05\x10\x01\x18\xfd\x01*\x05r\x03\x18\xfd\x01R\bselector\x12\xe8\x03\n" +
+	"\xbaH\a\xd8\x01\x01r\x02x\x01R\aaddress\"\xb9\t\n" +
+	"\vServiceSpec\x12\xc2\x01\n" +
+	"\bselector\x18\x01 \x03(\v2..staddle.resource.v1.ServiceSpec.SelectorEntryBv\xbaHs\x9a\x01p\b\x01\x10\x10\"4r2\x10\x01\x18\xfd\x012+^[A-Za-z0-9]([-A-Za-z0-9_./]*[A-Za-z0-9])?$*4r2\x18\xfd\x012-^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$R\bselector\x12\xe8\x03\n" +
 	"\x05ports\x18\x02 \x03(\v2 .staddle.resource.v1.ServicePortB\xaf\x03\xbaH\xab\x03\xba\x01\xd4\x01\n" +
 	"\fports.unique\x12Tports of a service must have different names, and different numbers of each protocol\x1anthis.map(p, p.name).unique() && this.map(p, (p.protocol == '' ? 'tcp' : p.protocol) + string(p.port)).unique()\xba\x01\xc8\x01\n" +
 	"\x11ports.node_unique\x12Aports of a service must have different node_port of each protocol\x1apthis.filter(p, p.node_port != 0u).map(p, (p.protocol == '' ? 'tcp' : p.protocol) + string(p.node_port)).unique()\x92\x01\x04\b\x01\x10 R\x05ports\x12G\n" +

@@ -1232,7 +1232,7 @@ const file_staddle_sandboxhost_v1_sandboxhost_proto_rawDesc = "" +
 	"\x06labels\x18\r \x03(\v20.staddle.sandboxhost.v1.SandboxState.LabelsEntryR\x06labels\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x83\x04\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xe0\x04\n" +
 	"\x14EnsureSandboxRequest\x121\n" +
 	"\x03uid\x18\x01 \x01(\tB\x1f\xbaH\x1cr\x1a2\x18^[0-9A-HJKMNP-TV-Z]{26}$R\x03uid\x12>\n" +
 	"\x04name\x18\x02 \x01(\tB*\xbaH'r%\x10\x01\x18?2\x1f^[a-z0-9]([-a-z0-9]*[a-z0-9])?$R\x04name\x12'\n" +
@@ -1241,8 +1241,8 @@ const file_staddle_sandboxhost_v1_sandboxhost_proto_rawDesc = "" +
 	"generation\x12/\n" +
 	"\amanager\x18\x04 \x01(\tB\x15\xbaH\x12r\x10R\aclusterR\x05localR\amanager\x12<\n" +
 	"\x04spec\x18\x05 \x01(\v2 .staddle.resource.v1.SandboxSpecB\x06\xbaH\x03\xc8\x01\x01R\x04spec\x129\n" +
-	"\bposition\x18\x06 \x01(\v2\x1d.staddle.resource.v1.PositionR\bposition\x12j\n" +
-	"\x06labels\x18\a \x03(\v28.staddle.sandboxhost.v1.EnsureSandboxRequest.LabelsEntryB\x18\xbaH\x15\x9a\x01\x12\x10@\"\ar\x05\x10\x01\x18\xfd\x01*\x05r\x03\x18\xfd\x01R\x06labels\x1a9\n" +
+	"\bposition\x18\x06 \x01(\v2\x1d.staddle.resource.v1.PositionR\bposition\x12\xc6\x01\n" +
+	"\x06labels\x18\a \x03(\v28.staddle.sandboxhost.v1.EnsureSandboxRequest.LabelsEntryBt\xbaHq\x9a\x01n\x10@\"4r2\x10\x01\x18\xfd\x012+^[A-Za-z0-9]([-A-Za-z0-9_./]*[A-Za-z0-9])?$*4r2\x18\xfd\x012-^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$R\x06labels\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"W\n" +

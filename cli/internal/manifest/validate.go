@@ -9,6 +9,8 @@ import (
 	"go.yaml.in/yaml/v3"
 	"google.golang.org/protobuf/proto"
 
+	"staddle.internal/kit/rpc/validate/words"
+
 	resourcev1 "staddle.internal/proto/gen/staddle/resource/v1"
 )
 
@@ -61,8 +63,7 @@ func (d *decoder) validate(r *resourcev1.Resource) {
 	}
 	for _, violation := range broken.Violations {
 		key := documentKey(protovalidate.FieldPathString(violation.Proto.GetField()))
-		text := violation.Proto.GetMessage()
-		d.add(d.lineOf(key), key, text, "")
+		d.add(d.lineOf(key), key, words.Of(violation.Proto), "")
 	}
 }
 

@@ -23,6 +23,7 @@ import (
 
 	"staddle.internal/kit/fault"
 	"staddle.internal/kit/rpc"
+	"staddle.internal/kit/rpc/validate/words"
 )
 
 // core knows the rules that were met so far. Its library would describe every message
@@ -159,7 +160,10 @@ func refusal(msg proto.Message, refused error) error {
 		}
 		texts := make([]string, len(broken.GetViolations()))
 		for i, v := range broken.GetViolations() {
-			texts[i] = (&protovalidate.Violation{Proto: v}).String()
+			texts[i] = words.Of(v)
+			if path := protovalidate.FieldPathString(v.GetField()); path != "" {
+				texts[i] = path + ": " + texts[i]
+			}
 		}
 		return fault.WithDetails(fault.New(fault.Invalid, "validate %s: %s", name, strings.Join(texts, "; ")), broken)
 	}

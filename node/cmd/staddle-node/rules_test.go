@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	rules "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
 	"buf.build/go/protovalidate"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
@@ -15,6 +16,7 @@ import (
 
 	"staddle.internal/kit/fault"
 	"staddle.internal/kit/rpc/validate"
+	"staddle.internal/kit/rpc/validate/words"
 )
 
 // What our servers take of every message in the contracts is what the library takes
@@ -68,8 +70,12 @@ func compare(t *testing.T, plain protovalidate.Validator, ours grpc.UnaryServerI
 		return 0
 	}
 	for _, v := range refused.Violations {
-		if !strings.Contains(got.Error(), v.String()) {
-			t.Fatalf("%v: got %v, want it to contain %q", m, got, v)
+		want := protovalidate.FieldPathString(v.Proto.GetField()) + ": " + words.Of(v.Proto)
+		if v.Proto.GetField() == nil {
+			want = words.Of(v.Proto)
+		}
+		if !strings.Contains(got.Error(), want) {
+			t.Fatalf("%v: got %v, want it to contain %q", m, got, want)
 		}
 	}
 	return 1
@@ -118,4 +124,45 @@ func value(random *rand.Rand, f protoreflect.FieldDescriptor, empty protoreflect
 		return protoreflect.ValueOfUint64(uint64(number))
 	}
 	return empty
+}
+
+// Nobody is shown a pattern: each of the contracts is told in words.
+func TestRules_PatternsAreTold(t *testing.T) {
+	t.Parallel()
+	patterns := map[string]bool{}
+	var collect func(r *rules.FieldRules)
+	collect = func(r *rules.FieldRules) {
+		if r == nil {
+			return
+		}
+		if s := r.GetString(); s.HasPattern() {
+			patterns[s.GetPattern()] = true
+		}
+		collect(r.GetRepeated().GetItems())
+		collect(r.GetMap().GetKeys())
+		collect(r.GetMap().GetValues())
+	}
+	protoregistry.GlobalTypes.RangeMessages(func(mt protoreflect.MessageType) bool {
+		if !strings.HasPrefix(string(mt.Descriptor().FullName()), "staddle.") {
+			return true
+		}
+		fields := mt.Descriptor().Fields()
+		for i := range fields.Len() {
+			r, err := protovalidate.ResolveFieldRules(fields.Get(i))
+			if err != nil {
+				t.Errorf("%s: %v", fields.Get(i).FullName(), err)
+			}
+			collect(r)
+		}
+		return true
+	})
+	if len(patterns) < 20 {
+		t.Errorf("%d patterns were found: the test looks at too little", len(patterns))
+	}
+	for p := range patterns {
+		message := "does not match regex pattern `" + p + "`" // as the library says it
+		if got := words.Of(&rules.Violation{Message: &message}); got == message {
+			t.Errorf("%s has no words", p)
+		}
+	}
 }

@@ -255,3 +255,64 @@ func checkWithin(t *testing.T, n *node, uid id.Sandbox) {
 		t.Fatalf("sandbox %s: %v", uid, err)
 	}
 }
+
+// NET-10: who is attached is reached at once, by the very first packet, and reaches others.
+func TestNetwork_NET10_AttachedIsReachedAtOnce(t *testing.T) {
+	const rounds, limit = 60, 500 * time.Millisecond // who asks again for a hardware address waits for a second
+	n := newNode(t, "10.202.25.0/24")
+	other, otherAt := n.attach(t)
+	old := hearUDP(t, n, other, netip.AddrPortFrom(otherAt, 0))
+	for i := range rounds {
+		fresh, _ := n.attach(t)
+		err := n.inNet(fresh, func() error { return sendUDP(old) })
+		if took, heard := hears(t, old, limit); err != nil || !heard {
+			t.Fatalf("round %d: the first packet from a new one was not heard within %v: %v", i, took, err)
+		}
+		if err := errors.Join(n.Detach(fresh), n.pins.Release(fresh)); err != nil {
+			t.Fatal(err)
+		}
+		uid, addr := n.attach(t)
+		own := hearUDP(t, n, uid, netip.AddrPortFrom(addr, 0))
+		err = n.inNet(other, func() error { return sendUDP(own) })
+		if took, heard := hears(t, own, limit); err != nil || !heard {
+			t.Fatalf("round %d: the first packet to a new one was not heard within %v: %v", i, took, err)
+		}
+		if err := errors.Join(own.Close(), n.Detach(uid), n.pins.Release(uid)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// hearUDP listens for datagrams in a sandbox.
+func hearUDP(t *testing.T, n *node, uid id.Sandbox, at netip.AddrPort) (c *net.UDPConn) {
+	t.Helper()
+	err := n.inNet(uid, func() (err error) {
+		c, err = net.ListenUDP("udp4", net.UDPAddrFromAddrPort(at))
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+func sendUDP(to *net.UDPConn) error {
+	c, err := net.Dial("udp4", to.LocalAddr().String())
+	if err != nil {
+		return err
+	}
+	_, err = c.Write([]byte("first"))
+	return errors.Join(err, c.Close())
+}
+
+// hears waits for one datagram.
+func hears(t *testing.T, c *net.UDPConn, limit time.Duration) (took time.Duration, heard bool) {
+	t.Helper()
+	begun := time.Now()
+	if err := c.SetReadDeadline(begun.Add(limit)); err != nil {
+		t.Fatal(err)
+	}
+	_, err := c.Read(make([]byte, 64))
+	return time.Since(begun), err == nil
+}

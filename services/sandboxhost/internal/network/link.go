@@ -80,6 +80,25 @@ func (n *Network) connect(uid id.Sandbox, addr netip.Addr, group string) (err er
 	if err := netlink.LinkSetUp(veth); err != nil {
 		return fmt.Errorf("bring up interface %s: %w", name, err)
 	}
+	return n.settle(ns, veth, bridge)
+}
+
+// settle waits until packets pass. An interface that got its carrier drops all packets until the
+// kernel's queue of such events comes to it, which may take a second; who asks for one interface
+// has it done for this one before the answer (linkwatch_sync_dev in rtnl_getlink, Linux 6.8). The
+// host's end is asked for before the bridge, which has a carrier once a port has.
+func (n *Network) settle(ns *os.File, veth netlink.Link, bridge int) error {
+	h, err := netlink.NewHandleAt(netns.NsHandle(ns.Fd()), unix.NETLINK_ROUTE)
+	if err != nil {
+		return fmt.Errorf("ask network namespace: %w", err)
+	}
+	defer h.Close()
+	_, outside := netlink.LinkByIndex(veth.Attrs().Index)
+	_, under := netlink.LinkByIndex(bridge)
+	_, within := h.LinkByName(inside)
+	if err := errors.Join(outside, under, within); err != nil {
+		return fmt.Errorf("wait for interface %s: %w", veth.Attrs().Name, err)
+	}
 	return nil
 }
 

@@ -50,6 +50,7 @@ func ofGroup(prefix, group string) string {
 
 // member is a sandbox that may send.
 type member struct {
+	uid         id.Sandbox
 	group, port string // port is the host's end of its interface
 	addr, six   netip.Addr
 }
@@ -87,7 +88,7 @@ func (n *Network) members() []member {
 }
 
 func (n *Network) memberOf(uid id.Sandbox, group string, addr netip.Addr) member {
-	return member{group: group, port: hostInterface(uid), addr: addr, six: n.six(addr)}
+	return member{uid: uid, group: group, port: hostInterface(uid), addr: addr, six: n.six(addr)}
 }
 
 // mayJoin says whether this node can keep a group apart.

@@ -180,6 +180,14 @@ func (n *Network) configure(ns *os.File, addr netip.Addr) error {
 	if err != nil {
 		return fmt.Errorf("find %s within: %w", inside, err)
 	}
+	if lo, err := h.LinkByName(localName); err != nil || lo.Attrs().Flags&net.FlagUp == 0 {
+		if err == nil {
+			err = h.LinkSetUp(lo)
+		}
+		if err != nil {
+			return fmt.Errorf("bring up %s within: %w", localName, err)
+		}
+	}
 	net := ipNet(addr, n.cfg.Subnet.Bits())
 	if err := h.AddrAdd(link, &netlink.Addr{IPNet: net, Flags: unix.IFA_F_NOPREFIXROUTE}); err != nil && !errors.Is(err, unix.EEXIST) {
 		return fmt.Errorf("set address %s: %w", addr, err)

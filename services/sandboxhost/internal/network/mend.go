@@ -2,6 +2,7 @@ package network
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -14,9 +15,9 @@ import (
 	"staddle.internal/kit/logging"
 )
 
-// Mend looks whether bridge, forwarding and rules are as Open made them, and makes
-// them so again: whoever loads a firewall anew or tidies interfaces up takes them
-// away from under sandboxes that run. Nothing is written while nothing has changed.
+// Mend looks whether bridge, forwarding and rules are as Open made them, and addresses and
+// routes within the sandboxes as Attach did, and makes them so again: whoever loads a firewall
+// anew or tidies interfaces up takes them away from under sandboxes that run. Nothing is written while nothing has changed.
 // It returns the sandboxes that are not attached, for whoever owns them to attach
 // again.
 func (n *Network) Mend(ctx context.Context) ([]id.Sandbox, error) {
@@ -33,7 +34,9 @@ func (n *Network) Mend(ctx context.Context) ([]id.Sandbox, error) {
 			return nil, err
 		}
 	}
-	return n.unattached()
+	within := n.mendWithin(ctx)
+	off, err := n.unattached()
+	return off, errors.Join(within, err)
 }
 
 // broken says what is not as it should be, "" if nothing.

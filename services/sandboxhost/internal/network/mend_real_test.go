@@ -43,6 +43,11 @@ func harms() []harm {
 	port := func(do func(netlink.Link) error) func(*node, *testing.T, id.Sandbox) error {
 		return func(_ *node, t *testing.T, uid id.Sandbox) error { return do(mustLink(t, hostInterface(uid))) }
 	}
+	within := func(do func(link netlink.Link, n *node) error) func(*node, *testing.T, id.Sandbox) error {
+		return func(n *node, t *testing.T, uid id.Sandbox) error {
+			return n.inNet(uid, func() error { return do(mustLink(t, inside), n) })
+		}
+	}
 	forward := func(t *nftables.Table) *nftables.Chain { return &nftables.Chain{Name: "forward", Table: t} }
 	return []harm{
 		{"table removed", inTable(func(c *nftables.Conn, t *nftables.Table) error { c.DelTable(t); return nil })},
@@ -72,6 +77,21 @@ func harms() []harm {
 		{"port off the bridge", port(netlink.LinkSetNoMaster)},
 		{"port down", port(netlink.LinkSetDown)},
 		{"port removed", port(netlink.LinkDel)},
+		{"down within", within(func(l netlink.Link, _ *node) error { return netlink.LinkSetDown(l) })},
+		{"loopback down", within(func(netlink.Link, *node) error {
+			lo, err := netlink.LinkByName(localName)
+			return errors.Join(err, netlink.LinkSetDown(lo))
+		})},
+		{"no address within", within(func(l netlink.Link, _ *node) error {
+			addrs, err := netlink.AddrList(l, netlink.FAMILY_V4)
+			if err != nil || len(addrs) == 0 {
+				return fmt.Errorf("%v, %w", addrs, err)
+			}
+			return netlink.AddrDel(l, &addrs[0])
+		})},
+		{"no default route", within(func(l netlink.Link, n *node) error {
+			return netlink.RouteDel(&netlink.Route{LinkIndex: l.Attrs().Index, Gw: n.gateway().AsSlice()})
+		})},
 	}
 }
 
@@ -99,6 +119,7 @@ func TestNetwork_NET4_MendsWhatOthersTookAway(t *testing.T) {
 				}
 			}
 			checkMended(t, n, rules)
+			checkWithin(t, n, one)
 			if err := talk(n, one, two, addr); err != nil {
 				t.Error(err)
 			}

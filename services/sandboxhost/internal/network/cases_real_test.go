@@ -5,11 +5,13 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"staddle.internal/kit/boottime"
 	"staddle.internal/kit/fault"
@@ -177,60 +179,76 @@ func TestUplink_NET8_SmallestOfThePreferredRoute(t *testing.T) {
 	}
 }
 
-// NET-10: while interfaces are taken away between the steps, a sandbox is attached
-// whole or not at all, and in the end whole.
+// NET-10: while interfaces, the bridge and routes are taken away between the steps, a sandbox is
+// attached whole or not at all, and in the end whole.
 func TestNetwork_NET10_NeverHalfAttached(t *testing.T) {
 	n := newNode(t, "10.202.24.0/24")
-	for i := range 30 {
+	other, otherAt := n.attach(t)
+	for i := range 52 {
 		uid := id.NewSandbox()
 		if err := n.pins.Ensure(uid, namespace.Wanted{Network: true, Hostname: "web"}); err != nil {
 			t.Fatal(err)
 		}
 		harm := make(chan error, 1)
-		go func() { harm <- takeAway(hostInterface(uid), i%3 == 0) }() // waited for below
+		go func() { harm <- takeAway(n, uid, i%4) }() // waited for below
 		_, attachErr := n.Attach(t.Context(), uid, Wanted{})
 		if err := <-harm; err != nil {
-			t.Fatal(err)
+			t.Fatalf("round %d: %v", i, err)
 		}
 		if attachErr != nil {
 			t.Logf("round %d: %v", i, attachErr)
 		}
-		if _, whole, err := n.Address(uid); err != nil {
-			t.Fatal(err)
+		off, err := n.Mend(t.Context())
+		if err != nil {
+			t.Fatalf("round %d: mend: %v", i, err)
+		}
+		if _, whole, err := n.Address(uid); err != nil || whole == slices.Contains(off, uid) {
+			t.Fatalf("round %d: whole %t, while %v are off, %v", i, whole, off, err)
 		} else if whole {
 			checkWithin(t, n, uid)
 		}
-		if _, err := n.Attach(t.Context(), uid, Wanted{}); err != nil {
-			t.Fatalf("round %d: again: %v", i, err)
+		for _, uid := range off {
+			if _, err := n.Attach(t.Context(), uid, Wanted{}); err != nil {
+				t.Fatalf("round %d: again: %v", i, err)
+			}
 		}
 		checkWithin(t, n, uid)
+		if err := talk(n, uid, other, otherAt); err != nil {
+			t.Fatalf("round %d: %v", i, err)
+		}
 		if err := errors.Join(n.Detach(uid), n.pins.Release(uid)); err != nil {
 			t.Fatal(err)
 		}
 	}
 }
 
-// takeAway removes an interface as soon as it is there, or takes it off its bridge.
-func takeAway(name string, off bool) error {
-	deadline := time.Now().Add(5 * time.Second)
+// takeAway removes something as soon as the interface of a sandbox is there: that interface, its
+// place on the bridge, the bridge or the default route within.
+func takeAway(n *node, uid id.Sandbox, what int) error {
+	deadline := time.Now().Add(10 * time.Second)
 	for time.Now().Before(deadline) {
-		link, err := netlink.LinkByName(name)
-		switch {
-		case isGone(err):
+		link, err := netlink.LinkByName(hostInterface(uid))
+		if err == nil {
+			switch what {
+			case 0:
+				err = netlink.LinkDel(link)
+			case 1:
+				err = netlink.LinkSetNoMaster(link)
+			case 2:
+				err = netlink.LinkDel(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: n.cfg.Bridge}})
+			default:
+				err = n.inNet(uid, func() error { return netlink.RouteDel(&netlink.Route{Gw: n.gateway().AsSlice()}) })
+				if errors.Is(err, unix.ESRCH) { // not yet
+					continue
+				}
+			}
+		}
+		if isGone(err) { // not yet, or not any more
 			continue
-		case err != nil:
-			return err
-		case off:
-			err = netlink.LinkSetNoMaster(link)
-		default:
-			err = netlink.LinkDel(link)
 		}
-		if err != nil && !isGone(err) {
-			return err
-		}
-		return nil
+		return err
 	}
-	return errors.New("the interface never came")
+	return errors.New("there was nothing to take away")
 }
 
 // checkWithin demands address, default route and loopback inside a sandbox.

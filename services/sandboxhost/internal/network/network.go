@@ -97,8 +97,10 @@ type Network struct {
 	last     netip.Addr                   // given out last; the next one is looked for behind it
 	freed    map[netip.Addr]time.Duration // since boot: not long ago, or not looked at since
 	mtu      int
-	bridge   int  // index of the bridge
-	ipv6Off  bool // on the bridge; false where it could not be switched off
+	bridge   int // index of the bridge
+	// forwards6 says that this node began to pass IPv6 on.
+	forwards6 bool
+	ipv6Off   bool // on the bridge; false where it could not be switched off
 	// noRedirects is false where sending them could not be switched off.
 	noRedirects bool
 	// joined are the sandboxes that may send, each with its group.
@@ -180,6 +182,9 @@ func (n *Network) Load() error {
 	}
 	err = j.View(func(tx journal.Tx) (err error) {
 		if n.freed, err = loadFreed(tx, n.log, n.boot, n.now()); err != nil {
+			return err
+		}
+		if n.forwards6, err = loadForwards6(tx, n.boot); err != nil {
 			return err
 		}
 		if n.ports, err = loadPorts(tx, n.log); err != nil {

@@ -22,9 +22,8 @@ const settings6 = "/proc/sys/net/ipv6/conf"
 func setting6(link, name string) string { return filepath.Join(settings6, link, name) }
 
 // withIPv6 lets the bridge have IPv6, without a link-local address, and this network
-// namespace pass it on. Interfaces that have learnt their routers from those keep them: a
-// kernel that passes packets on asks no router any more, but where it is told to do both
-// (accept_ra 2).
+// namespace pass it on. Interfaces that learn their routers go on with it: a kernel that
+// passes packets on asks no router any more, but where it is told to do both (accept_ra 2).
 func (n *Network) withIPv6(bridge netlink.Link) error {
 	if _, err := os.Stat(settings6); errors.Is(err, os.ErrNotExist) {
 		return fault.New(fault.Denied, "network.subnet6 is set, and the kernel of this node has no IPv6; leave it out of node.yaml, or load the module ipv6")
@@ -39,27 +38,15 @@ func (n *Network) withIPv6(bridge netlink.Link) error {
 	if err := setGateway(bridge, netip.PrefixFrom(n.gatewayOf(layer6), n.cfg.Subnet6.Bits())); err != nil {
 		return err
 	}
-	if on, err := forwards6(); err != nil || on {
+	switch on, err := forwards6(); {
+	case err != nil:
 		return err
+	case !on:
+		return n.forward6()
+	case n.began6():
+		return n.allGoOn()
 	}
-	links, err := listLinks()
-	if err != nil {
-		return err
-	}
-	for _, l := range links {
-		path := setting6(l.Attrs().Name, "accept_ra")
-		learns, err := says(path, "1")
-		if errors.Is(err, os.ErrNotExist) { // it has gone, or has no IPv6
-			continue
-		}
-		if err == nil && learns {
-			err = set(path, "2")
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return set(setting6("all", "forwarding"), "1")
+	return nil
 }
 
 func forwards6() (bool, error) { return says(setting6("all", "forwarding"), "1") }

@@ -55,9 +55,10 @@ func (e *Engine) Run(ctx context.Context, ready func()) error {
 	var wg sync.WaitGroup
 	adopted := make(chan struct{})
 	var once sync.Once
-	wg.Go(func() { e.hints.run(ctx) })     // ends with ctx; waited for below
-	wg.Go(func() { e.tend(ctx, adopted) }) // the same
-	wg.Go(func() { e.logs.Tend(ctx) })     // the same
+	wg.Go(func() { e.hints.run(ctx) })      // ends with ctx; waited for below
+	wg.Go(func() { e.tend(ctx, adopted) })  // the same
+	wg.Go(func() { e.logs.Tend(ctx) })      // the same
+	wg.Go(func() { e.learn(ctx, adopted) }) // the same
 	err := e.keepInTouch(ctx, func() {
 		once.Do(func() {
 			close(adopted)

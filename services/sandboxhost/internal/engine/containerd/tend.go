@@ -55,6 +55,18 @@ func (e *Engine) tend(ctx context.Context, adopted <-chan struct{}) {
 	}
 }
 
+// learn keeps interfaces that come learning their routers, from the adoption on until ctx ends.
+func (e *Engine) learn(ctx context.Context, adopted <-chan struct{}) {
+	select {
+	case <-adopted:
+	case <-ctx.Done():
+		return
+	}
+	if !e.cfg.Network.Disable {
+		e.network.KeepLearning(ctx)
+	}
+}
+
 // unpinned lists the sandboxes that have containers and lost a pin, or their shared
 // memory. Namespaces are made before containers, and go after them.
 func (e *Engine) unpinned() (map[id.Sandbox]bool, error) {

@@ -142,3 +142,61 @@ func TestCoordinators_GiveAnAddressOnce(t *testing.T) {
 		}
 	}
 }
+
+// Many that create services at once fill the cluster up, and none more gets in; one that is
+// deleted makes room for one.
+func TestCoordinator_ServicesFillUpExactly(t *testing.T) {
+	t.Parallel()
+	r := prepare(t, "service_prefix: 10.78.128.0/17\n")
+	r.start()
+	admin := r.operator()
+	const most, few, more = 1000, 8, 48
+	create := func(name string) error {
+		s := service(name, "", 0)
+		s.GetService().GetSpec().Headless = true
+		_, err := ask(t, admin, s, name)
+		return err
+	}
+	var wg sync.WaitGroup
+	for i := range few {
+		wg.Go(func() { // waited for below
+			for n := i; n < most-few; n += few {
+				if err := create(fmt.Sprintf("s%d", n)); err != nil {
+					t.Errorf("service %d: %v", n, err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	var mu sync.Mutex // guards in
+	in := 0
+	for i := range more {
+		wg.Go(func() { // waited for below
+			err := create(fmt.Sprintf("more%d", i))
+			mu.Lock()
+			defer mu.Unlock()
+			if err == nil {
+				in++
+			} else if !errors.Is(err, fault.Exhausted) || fault.Reason(err) != "TOO_MANY_SERVICES" {
+				t.Errorf("got %v, want TOO_MANY_SERVICES", err)
+			}
+		})
+	}
+	wg.Wait()
+	if in != few {
+		t.Errorf("%d got in, want the last %d", in, few)
+	}
+	if err := create("s0"); err != nil {
+		t.Errorf("a repeat while it is full: %v", err)
+	}
+	if _, err := admin.DeleteResource(t.Context(), &coordinatorv1.DeleteResourceRequest{Kind: kindService, Name: "s0"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := create("instead"); err != nil {
+		t.Errorf("after one was deleted: %v", err)
+	}
+	if err := create("too-many"); fault.Reason(err) != "TOO_MANY_SERVICES" {
+		t.Errorf("full again: got %v", err)
+	}
+}

@@ -31,12 +31,17 @@ const (
 	ReasonNoServices = "SERVICES_DISABLED"
 )
 
-// createService writes a service with an address that is claimed in the same write. An
-// address of ours that somebody else got meanwhile is chosen again; one that was asked
-// for is refused.
+// createService writes a service with an address that is claimed, and a count that is held
+// to, in the same write. An address of ours that somebody else got meanwhile is chosen
+// again; one that was asked for is refused.
 func (s *Resources) createService(ctx context.Context, r *record.Resource, req *coordinatorv1.CreateResourceRequest) (*record.Resource, error) {
+	done, err := s.deps.Store().Turn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
 	for range maxRaces {
-		address, err := s.addressFor(ctx, r)
+		counted, address, err := s.roomFor(ctx, r)
 		if errors.Is(err, fault.Exhausted) { // a repeat makes nothing: what it asked for is there
 			return s.deps.Store().Repeated(ctx, r, req.GetRequestId(), req.GetResource(), err)
 		}
@@ -46,7 +51,7 @@ func (s *Resources) createService(ctx context.Context, r *record.Resource, req *
 		if address != "" {
 			r.GetService().Placement = &resourcev1.ServicePlacement{Address: address}
 		}
-		made, err := s.deps.Store().Create(ctx, r, store.Change{}, req.GetRequestId(), req.GetResource())
+		made, err := s.deps.Store().Create(ctx, r, store.Change{NoneSince: []store.Counted{counted}}, req.GetRequestId(), req.GetResource())
 		if fault.Reason(err) != store.ReasonRevision && !lostChoice(r, err) {
 			return made, claimed("create", err)
 		}
@@ -79,17 +84,23 @@ func claimed(verb string, err error) error {
 	return conflict(reason, "%s %w", verb, taken)
 }
 
+// roomFor is how many services there are, which leaves room for one more, and the address for it.
+func (s *Resources) roomFor(ctx context.Context, r *record.Resource) (store.Counted, string, error) {
+	counted, err := s.deps.Store().Count(ctx, record.Service)
+	switch {
+	case err != nil:
+		return counted, "", err
+	case counted.N >= maxServices:
+		return counted, "", fault.WithReason(fault.New(fault.Exhausted,
+			"create %s: there are %d services, and no more are taken", record.KeyOf(r), counted.N), "TOO_MANY_SERVICES")
+	}
+	address, err := s.addressFor(ctx, r)
+	return counted, address, err
+}
+
 // addressFor is the address that a new service asks for, or one that is free; "" for a
 // headless one.
 func (s *Resources) addressFor(ctx context.Context, r *record.Resource) (string, error) {
-	key := record.KeyOf(r)
-	n, err := s.deps.Store().Count(ctx, record.Service)
-	switch {
-	case err != nil:
-		return "", err
-	case n >= maxServices:
-		return "", fault.WithReason(fault.New(fault.Exhausted, "create %s: there are %d services, and no more are taken", key, n), "TOO_MANY_SERVICES")
-	}
 	if spec := r.GetService().GetSpec(); spec.GetAddress() != "" || spec.GetHeadless() {
 		return spec.GetAddress(), nil
 	}
@@ -99,7 +110,8 @@ func (s *Resources) addressFor(ctx context.Context, r *record.Resource) (string,
 	}
 	address, ok := freeAddress(s.cfg.ServicePrefix, taken, rand.Uint32N)
 	if !ok {
-		return "", fault.WithReason(fault.New(fault.Exhausted, "create %s: all addresses of %s are in use", key, s.cfg.ServicePrefix), "NO_ADDRESS")
+		return "", fault.WithReason(fault.New(fault.Exhausted,
+			"create %s: all addresses of %s are in use", record.KeyOf(r), s.cfg.ServicePrefix), "NO_ADDRESS")
 	}
 	return address.String(), nil
 }

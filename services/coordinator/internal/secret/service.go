@@ -82,6 +82,7 @@ func (s *Secrets) put(ctx context.Context, req *coordinatorv1.PutSecretRequest) 
 	if err != nil {
 		return nil, false, err
 	}
+	var room []store.Counted
 	about, entries := &coordinatorv1.Secret{Name: req.GetName(), CreatedAt: timestamppb.Now()}, []*resourcev1.SecretEntry(nil)
 	if old.Revision != 0 {
 		if about, err = decodeAbout(old); err != nil {
@@ -90,8 +91,17 @@ func (s *Secrets) put(ctx context.Context, req *coordinatorv1.PutSecretRequest) 
 		if entries, err = s.unseal(ctx, old); err != nil {
 			return nil, false, err
 		}
-	} else if err := s.roomForOneMore(ctx, req.GetName()); err != nil {
-		return nil, false, err
+	} else {
+		done, err := s.deps.Store().Turn(ctx)
+		if err != nil {
+			return nil, false, err
+		}
+		defer done()
+		counted, err := s.roomForOneMore(ctx, req.GetName())
+		if err != nil {
+			return nil, false, err
+		}
+		room = append(room, counted)
 	}
 	next, err := merged(entries, req)
 	if err != nil {
@@ -107,16 +117,17 @@ func (s *Secrets) put(ctx context.Context, req *coordinatorv1.PutSecretRequest) 
 	if old.About, err = proto.Marshal(about); err != nil {
 		return nil, false, fault.New(fault.Internal, "encode secret %s: %w", req.GetName(), err)
 	}
-	about.Revision, err = s.deps.Store().PutSecret(ctx, old)
+	about.Revision, err = s.deps.Store().PutSecret(ctx, old, room...)
 	return about, err == nil, err
 }
 
-func (s *Secrets) roomForOneMore(ctx context.Context, name string) error {
-	n, err := s.deps.Store().CountSecrets(ctx)
-	if err == nil && n >= maxSecrets {
-		err = fault.New(fault.Exhausted, "put secret %s: there are %d secrets, which is the most that are kept", name, n)
+// roomForOneMore is how many secrets there are, which leaves room for one more.
+func (s *Secrets) roomForOneMore(ctx context.Context, name string) (store.Counted, error) {
+	counted, err := s.deps.Store().CountSecrets(ctx)
+	if err == nil && counted.N >= maxSecrets {
+		err = fault.New(fault.Exhausted, "put secret %s: there are %d secrets, which is the most that are kept", name, counted.N)
 	}
-	return err
+	return counted, err
 }
 
 // DeleteSecret removes a secret.

@@ -72,8 +72,8 @@ func without(all, others []string) []string {
 }
 
 // refused says why a record was not created.
-func (s *Store) refused(ctx context.Context, r *record.Resource) error {
-	if len(record.Claims(r)) == 0 {
+func (s *Store) refused(ctx context.Context, r *record.Resource, c Change) error {
+	if len(record.Claims(r)) == 0 && len(c.NoneSince) == 0 {
 		return taken(r)
 	}
 	switch _, err := s.Get(ctx, record.KeyOf(r)); {
@@ -113,6 +113,9 @@ func (s *Store) others(ctx context.Context, r *record.Resource) error {
 	ctx, cancel := context.WithTimeout(ctx, askLimit)
 	defer cancel()
 	claims := record.Claims(r)
+	if len(claims) == 0 {
+		return nil
+	}
 	ops := make([]clientv3.Op, len(claims))
 	for i, what := range claims {
 		ops[i] = clientv3.OpGet(s.keys.claim(what))

@@ -64,13 +64,13 @@ func (s *Store) Create(ctx context.Context, r *record.Resource, c Change, reques
 	if kvs := resp.Responses[0].GetResponseRange().GetKvs(); len(kvs) == 1 {
 		return s.repeated(ctx, r, string(kvs[0].Value), digest)
 	}
-	return nil, s.refused(ctx, r)
+	return nil, s.refused(ctx, r, c)
 }
 
 func (s *Store) createOnce(ctx context.Context, r *record.Resource, c Change) (*record.Resource, error) {
 	rev, err := s.Commit(ctx, c)
 	if fault.Reason(err) == ReasonRevision {
-		return nil, s.refused(ctx, r)
+		return nil, s.refused(ctx, r, c)
 	}
 	if err != nil {
 		return nil, err

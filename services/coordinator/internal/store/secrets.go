@@ -38,35 +38,38 @@ func (s *Store) Secret(ctx context.Context, name string) (Secret, uint64, error)
 	return found, uint64(resp.Header.Revision), nil
 }
 
-// PutSecret writes a secret that still has its revisions, and returns the new one.
-func (s *Store) PutSecret(ctx context.Context, next Secret) (uint64, error) {
-	return s.changeSecret(ctx, next, clientv3.OpPut(s.keys.aboutSecret(next.Name), string(next.About)),
+// PutSecret writes a secret that still has its revisions, and returns the new one. A count that is
+// given must still be true: nothing was added to it since.
+func (s *Store) PutSecret(ctx context.Context, next Secret, noneSince ...Counted) (uint64, error) {
+	return s.changeSecret(ctx, next, noneSince, clientv3.OpPut(s.keys.aboutSecret(next.Name), string(next.About)),
 		clientv3.OpPut(s.keys.sealed(next.Name), string(next.Sealed)))
 }
 
 // ResealSecret replaces the encrypted values alone: for who reads it nothing changes.
 func (s *Store) ResealSecret(ctx context.Context, next Secret) error {
-	_, err := s.changeSecret(ctx, next, clientv3.OpPut(s.keys.sealed(next.Name), string(next.Sealed)))
+	_, err := s.changeSecret(ctx, next, nil, clientv3.OpPut(s.keys.sealed(next.Name), string(next.Sealed)))
 	return err
 }
 
 // DeleteSecret removes a secret that still has its revisions.
 func (s *Store) DeleteSecret(ctx context.Context, old Secret) error {
-	_, err := s.changeSecret(ctx, old, clientv3.OpDelete(s.keys.aboutSecret(old.Name)), clientv3.OpDelete(s.keys.sealed(old.Name)))
+	_, err := s.changeSecret(ctx, old, nil, clientv3.OpDelete(s.keys.aboutSecret(old.Name)), clientv3.OpDelete(s.keys.sealed(old.Name)))
 	return err
 }
 
 // changeSecret returns Conflict with reason REVISION if the secret was changed
-// meanwhile.
-func (s *Store) changeSecret(ctx context.Context, next Secret, ops ...clientv3.Op) (uint64, error) {
+// meanwhile, or one was added to what was counted.
+func (s *Store) changeSecret(ctx context.Context, next Secret, noneSince []Counted, ops ...clientv3.Op) (uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, askLimit)
 	defer cancel()
 	same := func(key string, revision uint64) clientv3.Cmp {
 		return clientv3.Compare(clientv3.ModRevision(key), "=", int64(revision))
 	}
-	resp, err := s.etcd.Txn(ctx).
-		If(same(s.keys.aboutSecret(next.Name), next.Revision), same(s.keys.sealed(next.Name), next.SealedRevision)).
-		Then(ops...).Commit()
+	cmps := []clientv3.Cmp{same(s.keys.aboutSecret(next.Name), next.Revision), same(s.keys.sealed(next.Name), next.SealedRevision)}
+	for _, counted := range noneSince {
+		cmps = append(cmps, counted.noneSince())
+	}
+	resp, err := s.etcd.Txn(ctx).If(cmps...).Then(ops...).Commit()
 	if err != nil {
 		return 0, asked("write secret "+next.Name, err)
 	}
@@ -94,17 +97,6 @@ func (s *Store) Secrets(ctx context.Context, after string, limit int) (found []S
 		found = append(found, Secret{Name: string(kv.Key[len(folder):]), About: kv.Value, Revision: uint64(kv.ModRevision)})
 	}
 	return found, resp.More, nil
-}
-
-// CountSecrets returns how many there are.
-func (s *Store) CountSecrets(ctx context.Context) (int64, error) {
-	ctx, cancel := context.WithTimeout(ctx, askLimit)
-	defer cancel()
-	resp, err := s.etcd.Get(ctx, s.keys.aboutSecret(""), clientv3.WithPrefix(), clientv3.WithCountOnly())
-	if err != nil {
-		return 0, asked("count secrets", err)
-	}
-	return resp.Count, nil
 }
 
 // AwaitSecret returns when one of the secrets has changed since a revision. Unavailable

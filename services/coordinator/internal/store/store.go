@@ -56,11 +56,12 @@ type Store struct {
 	etcd   *clientv3.Client
 	keys   keys
 	repeat repeats
+	turn   chan struct{} // full while somebody has it
 }
 
 // New returns the store below prefix, which ends with a slash.
 func New(etcd *clientv3.Client, prefix string) *Store {
-	return &Store{etcd: etcd, keys: keys{prefix}}
+	return &Store{etcd: etcd, keys: keys{prefix}, turn: make(chan struct{}, 1)}
 }
 
 // Get returns one record by name, as of now.
@@ -115,6 +116,8 @@ type Change struct {
 	Replace, Remove []*record.Resource
 	// Same must still have the revision that they carry, and are not written.
 	Same []*record.Resource
+	// NoneSince are counts that nothing was added to since they were taken.
+	NoneSince []Counted
 	// claim and release are what a record of Replace has more and less than before.
 	claim   []claim
 	release []string
@@ -172,6 +175,9 @@ func (s *Store) compile(c Change) ([]clientv3.Cmp, []clientv3.Op, error) {
 	}
 	for _, what := range c.releases() {
 		ops = append(ops, clientv3.OpDelete(s.keys.claim(what)))
+	}
+	for _, counted := range c.NoneSince {
+		cmps = append(cmps, counted.noneSince())
 	}
 	for _, r := range c.Same {
 		cmps = append(cmps, s.unchanged(r))
@@ -237,17 +243,6 @@ func (s *Store) List(ctx context.Context, kind record.Kind, after string, limit 
 		page.Records = append(page.Records, r)
 	}
 	return page, nil
-}
-
-// Count returns how many records of a kind there are.
-func (s *Store) Count(ctx context.Context, kind record.Kind) (int64, error) {
-	ctx, cancel := context.WithTimeout(ctx, askLimit)
-	defer cancel()
-	resp, err := s.etcd.Get(ctx, s.keys.kind(kind), clientv3.WithPrefix(), clientv3.WithCountOnly())
-	if err != nil {
-		return 0, asked("count records of kind "+record.Word(kind), err)
-	}
-	return resp.Count, nil
 }
 
 // Current returns the newest revision of the history.

@@ -3,6 +3,7 @@ package coordinator_test
 import (
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -144,25 +145,45 @@ func TestCoordinators_GiveAnAddressOnce(t *testing.T) {
 }
 
 // Many that create services at once fill the cluster up, and none more gets in; one that is
-// deleted makes room for one.
-func TestCoordinator_ServicesFillUpExactly(t *testing.T) {
+// deleted makes room for one. The same with secrets, where there is time for the thousands of them.
+func TestCoordinator_FillsUpExactly(t *testing.T) {
 	t.Parallel()
 	r := prepare(t, "service_prefix: 10.78.128.0/17\n")
 	r.start()
 	admin := r.operator()
-	const most, few, more = 1000, 8, 48
-	create := func(name string) error {
+	fillsUp(t, "service", 1000, "TOO_MANY_SERVICES", func(name string) error {
 		s := service(name, "", 0)
 		s.GetService().GetSpec().Headless = true
 		_, err := ask(t, admin, s, name)
 		return err
+	}, func(name string) error {
+		_, err := admin.DeleteResource(t.Context(), &coordinatorv1.DeleteResourceRequest{Kind: kindService, Name: name})
+		return err
+	})
+	if os.Getenv("FULL_LENGTH") != "1" {
+		return
 	}
+	secrets := coordinatorv1.NewSecretServiceClient(admin.conn)
+	fillsUp(t, "secret", 4096, "", func(name string) error {
+		_, err := secrets.PutSecret(t.Context(), &coordinatorv1.PutSecretRequest{
+			Name: name, Entries: []*resourcev1.SecretEntry{{Key: "k", Value: []byte("v")}},
+		})
+		return err
+	}, func(name string) error {
+		_, err := secrets.DeleteSecret(t.Context(), &coordinatorv1.DeleteSecretRequest{Name: name})
+		return err
+	})
+}
+
+func fillsUp(t *testing.T, what string, most int, reason string, create, remove func(name string) error) {
+	t.Helper()
+	const few, more = 8, 48
 	var wg sync.WaitGroup
 	for i := range few {
 		wg.Go(func() { // waited for below
 			for n := i; n < most-few; n += few {
 				if err := create(fmt.Sprintf("s%d", n)); err != nil {
-					t.Errorf("service %d: %v", n, err)
+					t.Errorf("%s %d: %v", what, n, err)
 					return
 				}
 			}
@@ -178,25 +199,25 @@ func TestCoordinator_ServicesFillUpExactly(t *testing.T) {
 			defer mu.Unlock()
 			if err == nil {
 				in++
-			} else if !errors.Is(err, fault.Exhausted) || fault.Reason(err) != "TOO_MANY_SERVICES" {
-				t.Errorf("got %v, want TOO_MANY_SERVICES", err)
+			} else if !errors.Is(err, fault.Exhausted) || fault.Reason(err) != reason {
+				t.Errorf("%s: got %v, want Exhausted", what, err)
 			}
 		})
 	}
 	wg.Wait()
 	if in != few {
-		t.Errorf("%d got in, want the last %d", in, few)
+		t.Errorf("%s: %d got in, want the last %d", what, in, few)
 	}
 	if err := create("s0"); err != nil {
-		t.Errorf("a repeat while it is full: %v", err)
+		t.Errorf("%s: a repeat while it is full: %v", what, err)
 	}
-	if _, err := admin.DeleteResource(t.Context(), &coordinatorv1.DeleteResourceRequest{Kind: kindService, Name: "s0"}); err != nil {
+	if err := remove("s0"); err != nil {
 		t.Fatal(err)
 	}
 	if err := create("instead"); err != nil {
-		t.Errorf("after one was deleted: %v", err)
+		t.Errorf("%s: after one was deleted: %v", what, err)
 	}
-	if err := create("too-many"); fault.Reason(err) != "TOO_MANY_SERVICES" {
-		t.Errorf("full again: got %v", err)
+	if err := create("too-many"); !errors.Is(err, fault.Exhausted) {
+		t.Errorf("%s: full again: got %v", what, err)
 	}
 }

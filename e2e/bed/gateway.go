@@ -33,7 +33,7 @@ func (b *Bed) Gateway(address, name string) *grpc.ClientConn {
 		cfg.Certificates = []tls.Certificate{pair}
 	}
 	dial := func(ctx context.Context, address string) (conn net.Conn, err error) {
-		err = inNetwork(filepath.Join("/run/netns", b.NS), func() error {
+		err = InNetwork(filepath.Join("/run/netns", b.NS), func() error {
 			conn, err = new(net.Dialer).DialContext(ctx, "tcp", address)
 			return err
 		})

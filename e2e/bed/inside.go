@@ -24,7 +24,7 @@ import (
 func (b *Bed) Listen() net.Listener {
 	b.t.Helper()
 	var l net.Listener
-	b.must(inNetwork(filepath.Join("/run/netns", b.NS), func() (err error) {
+	b.must(InNetwork(filepath.Join("/run/netns", b.NS), func() (err error) {
 		l, err = net.Listen("tcp", "127.0.0.1:0")
 		return err
 	}))
@@ -34,7 +34,7 @@ func (b *Bed) Listen() net.Listener {
 // Connect connects by TCP from the machine's own network, beside its bridge, and hangs up.
 func (b *Bed) Connect(address string) error {
 	b.t.Helper()
-	return inNetwork(filepath.Join("/run/netns", b.NS), func() error {
+	return InNetwork(filepath.Join("/run/netns", b.NS), func() error {
 		conn, err := net.DialTimeout("tcp", address, 5*time.Second)
 		if err != nil {
 			return err
@@ -46,7 +46,7 @@ func (b *Bed) Connect(address string) error {
 // Dial connects by TCP as a program of this machine does. The caller closes the connection.
 func (b *Bed) Dial(address string) (conn *net.TCPConn, err error) {
 	b.t.Helper()
-	err = inNetwork(filepath.Join("/run/netns", b.NS), func() error {
+	err = InNetwork(filepath.Join("/run/netns", b.NS), func() error {
 		c, err := net.DialTimeout("tcp", address, 5*time.Second)
 		if err == nil {
 			conn = c.(*net.TCPConn)
@@ -58,7 +58,7 @@ func (b *Bed) Dial(address string) (conn *net.TCPConn, err error) {
 
 // ConnectsFrom connects from the network namespace at a path to an address, and hangs up.
 func (b *Bed) ConnectsFrom(namespace, network, address string) error {
-	return inNetwork(namespace, func() error {
+	return InNetwork(namespace, func() error {
 		conn, err := net.DialTimeout(network, address, 5*time.Second)
 		if err != nil {
 			return err
@@ -70,7 +70,7 @@ func (b *Bed) ConnectsFrom(namespace, network, address string) error {
 // AskFrom sends a line from the network namespace at a path to an address, and returns the line
 // that it is answered.
 func (b *Bed) AskFrom(namespace, network, address string) (line string, err error) {
-	err = inNetwork(namespace, func() error {
+	err = InNetwork(namespace, func() error {
 		conn, err := net.DialTimeout(network, address, 5*time.Second)
 		if err != nil {
 			return err
@@ -88,9 +88,9 @@ func (b *Bed) AskFrom(namespace, network, address string) (line string, err erro
 	return strings.TrimSpace(line), err
 }
 
-// inNetwork runs f on a thread in the network namespace at a path. The thread goes
+// InNetwork runs f on a thread in the network namespace at a path. The thread goes
 // back to its own; if it cannot, it is never used for anything else.
-func inNetwork(path string, f func() error) error {
+func InNetwork(path string, f func() error) error {
 	there, err := os.Open(path)
 	if err != nil {
 		return err

@@ -64,7 +64,7 @@ func (b *Bed) dialAPI(identity string) (*grpc.ClientConn, error) {
 		return nil, err
 	}
 	dial := func(ctx context.Context, address string) (conn net.Conn, err error) {
-		err = inNetwork(filepath.Join("/run/netns", b.NS), func() error {
+		err = InNetwork(filepath.Join("/run/netns", b.NS), func() error {
 			conn, err = new(net.Dialer).DialContext(ctx, "tcp", address)
 			return err
 		})
@@ -111,7 +111,7 @@ func (b *Bed) Logs() map[string]string {
 func (b *Bed) ListenAt(network, address string) net.Listener {
 	b.t.Helper()
 	var l net.Listener
-	b.must(inNetwork(filepath.Join("/run/netns", b.NS), func() (err error) {
+	b.must(InNetwork(filepath.Join("/run/netns", b.NS), func() (err error) {
 		l, err = net.Listen(network, address)
 		return err
 	}))
@@ -121,7 +121,7 @@ func (b *Bed) ListenAt(network, address string) net.Listener {
 // Connects connects to an address in the bed's network, or to a socket, and hangs
 // up. The error says why it could not.
 func (b *Bed) Connects(network, address string) error {
-	return inNetwork(filepath.Join("/run/netns", b.NS), func() error {
+	return InNetwork(filepath.Join("/run/netns", b.NS), func() error {
 		conn, err := net.DialTimeout(network, address, 10*time.Second)
 		if err != nil {
 			return err
@@ -134,7 +134,7 @@ func (b *Bed) Connects(network, address string) error {
 func (b *Bed) DialAt(network, address string) net.Conn {
 	b.t.Helper()
 	var conn net.Conn
-	b.must(inNetwork(filepath.Join("/run/netns", b.NS), func() (err error) {
+	b.must(InNetwork(filepath.Join("/run/netns", b.NS), func() (err error) {
 		conn, err = net.Dial(network, address)
 		return err
 	}))

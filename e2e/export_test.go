@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"staddle.internal/e2e/bed"
 )
@@ -84,5 +85,45 @@ func TestLogs_LOG5_FilesInTheFormatOfCRI(t *testing.T) {
 		left, err := os.ReadDir(dir)
 		return err == nil && len(left) == 0, fmt.Sprint(left, err)
 	})
+	settled(t, b)
+}
+
+// What was written is read back from the files as it was, however long its lines are: those that
+// are cut say so, and are never cut within a character. (LOG-3)
+func TestLogs_LOG3_ExportedAsTheyWere(t *testing.T) {
+	dir := t.TempDir()
+	b, _ := alone(t, bed.Options{Node: fmt.Sprintf("logs: {cri: {directory: %s}}", dir)})
+	uid := ensure(t, b, "web", spec(never, probe("main", "odd")))
+	await(t, b, uid, "ended", ended)
+	wantOut, wantErr := oddText()
+	file := filepath.Join(dir, "local_web_"+strings.ToLower(uid), "main", "1.log")
+	bed.Eventually(t, waitLong, "all is exported", func(context.Context) (bool, string) {
+		raw, err := os.ReadFile(file)
+		if err != nil {
+			return false, err.Error()
+		}
+		var stdout, stderr strings.Builder
+		for line := range strings.Lines(string(raw)) {
+			part := strings.SplitN(line, " ", 4)
+			if len(part) != 4 || !strings.HasSuffix(line, "\n") || part[2] != "F" && part[2] != "P" {
+				return false, fmt.Sprintf("the record %.120q", line)
+			}
+			text := part[3]
+			if part[2] == "P" {
+				text = strings.TrimSuffix(text, "\n")
+			}
+			if len(text) > 16<<10+1 || !utf8.ValidString(text) {
+				t.Fatalf("the record of %d bytes ends with %q", len(text), text[max(0, len(text)-8):])
+			}
+			stream := map[string]*strings.Builder{"stdout": &stdout, "stderr": &stderr}[part[1]]
+			if stream == nil {
+				t.Fatalf("the record %.120q", line)
+			}
+			stream.WriteString(text)
+		}
+		return stdout.String() == wantOut && stderr.String() == wantErr,
+			fmt.Sprintf("%d and %d bytes, want %d and %d", stdout.Len(), stderr.Len(), len(wantOut), len(wantErr))
+	})
+	remove(t, b, uid)
 	settled(t, b)
 }

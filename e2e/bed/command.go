@@ -38,6 +38,12 @@ func (s *said) String() string {
 	return s.buf.String()
 }
 
+func (s *said) size() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.buf.Len()
+}
+
 // Begin runs the command line beside the test, at most two minutes. Whoever begins it
 // waits for it.
 func (b *Bed) Begin(args ...string) *Running {
@@ -83,6 +89,9 @@ func (r *Running) start() *Running {
 
 // Stdout is what it has written so far to standard output.
 func (r *Running) Stdout() string { return r.stdout.String() }
+
+// Said is how many bytes it wrote to standard output so far.
+func (r *Running) Said() int { return r.stdout.size() }
 
 // Stderr is what it has said so far on standard error.
 func (r *Running) Stderr() string { return r.stderr.String() }

@@ -34,7 +34,7 @@ func samePIDs(t *testing.T, b *bed.Bed, uid string, want map[string]uint32) {
 	}
 }
 
-// NET-4 and NET-10: a firewall that is loaded anew and an interface that is tidied up
+// NET-4 and NET-10: a firewall that is loaded anew, an interface and a route that are tidied up
 // cost no sandbox its network for long, and none its processes.
 func TestNode_NET4_NetworkTakenAway(t *testing.T) {
 	b, _ := alone(t, bed.Options{})
@@ -47,6 +47,8 @@ func TestNode_NET4_NetworkTakenAway(t *testing.T) {
 		{"ip", "netns", "exec", b.NS, "nft", "flush", "ruleset"},
 		{"ip", "-n", b.NS, "link", "del", "staddle0"},
 		{"ip", "-n", b.NS, "link", "del", "v" + id.Sandbox(server).Short()},
+		{"ip", "-n", b.NS, "link", "set", "v" + id.Sandbox(server).Short(), "nomaster"},
+		{"nsenter", "--net=" + pinned(b, server), "--", "ip", "route", "del", "default"},
 	} {
 		what := strings.Join(harm, " ")
 		tool(t, harm[0], harm[1:]...)

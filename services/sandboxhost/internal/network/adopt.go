@@ -43,7 +43,7 @@ func (n *Network) adopt(ctx context.Context, kernel []element) error {
 		return err
 	}
 	n.modernize(want, inUse)
-	if err := errors.Join(n.fastenAll(), n.meetAll6()); err != nil {
+	if err := errors.Join(n.fastenAll(), n.meetAll()); err != nil {
 		return err
 	}
 	if err := n.writeTable(); err != nil {

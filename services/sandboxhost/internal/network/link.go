@@ -74,7 +74,7 @@ func (n *Network) connect(uid id.Sandbox, addr netip.Addr, group string) (err er
 	if err := errors.Join(noteGroup(veth, group), n.fasten(veth, addr), n.reflect(uid, veth)); err != nil {
 		return err
 	}
-	if err := errors.Join(n.configure(ns, addr), n.meet6(addr)); err != nil {
+	if err := errors.Join(n.configure(ns, addr), n.meet(addr)); err != nil {
 		return err
 	}
 	if err := netlink.LinkSetUp(veth); err != nil {
@@ -211,25 +211,17 @@ func (n *Network) configure(ns *os.File, addr netip.Addr) error {
 	if err := n.configure6(h, link, addr); err != nil {
 		return err
 	}
-	return n.setHardware(h, link, addr)
+	return setHardware(h, link, addr)
 }
 
-// setHardware gives an interface the hardware address that it may send from, and makes the
-// node forget another.
-func (n *Network) setHardware(h *netlink.Handle, link netlink.Link, addr netip.Addr) error {
+// setHardware gives an interface the hardware address that it may send from.
+func setHardware(h *netlink.Handle, link netlink.Link, addr netip.Addr) error {
 	want := hardwareOf(addr)
 	if bytes.Equal(link.Attrs().HardwareAddr, want) {
 		return nil
 	}
 	if err := h.LinkSetHardwareAddr(link, want); err != nil {
 		return fmt.Errorf("set hardware address %s: %w", want, err)
-	}
-	n.mu.Lock()
-	bridge := n.bridge
-	n.mu.Unlock()
-	err := netlink.NeighDel(&netlink.Neigh{LinkIndex: bridge, IP: addr.AsSlice()})
-	if err != nil && !errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("forget hardware address of %s: %w", addr, err)
 	}
 	return nil
 }

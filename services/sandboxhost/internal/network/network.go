@@ -323,7 +323,7 @@ func (n *Network) Detach(uid id.Sandbox) error {
 	n.mu.Lock()
 	addr := n.byUID[uid]
 	n.mu.Unlock()
-	if err := n.part6(addr); err != nil {
+	if err := n.part(addr); err != nil {
 		return err
 	}
 	return n.free(uid)

@@ -94,7 +94,7 @@ func (n *Network) forgotten() (string, error) {
 // missing are the interfaces of those that the kernel does not know.
 func (n *Network) missing() (map[string]bool, error) {
 	known := map[string]bool{}
-	for _, family := range []int{unix.AF_BRIDGE, unix.AF_INET6} {
+	for _, family := range []int{unix.AF_BRIDGE, unix.AF_INET, unix.AF_INET6} {
 		entries, err := netlink.NeighList(0, family)
 		if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) { // then some are missing, once
 			return nil, fmt.Errorf("list neighbours: %w", err)
@@ -109,14 +109,17 @@ func (n *Network) missing() (map[string]bool, error) {
 	if err != nil {
 		return nil, err
 	}
-	n.mu.Lock()
-	bridge := n.bridge
-	n.mu.Unlock()
+	bridge := n.bridgeIndex()
 	missing := map[string]bool{}
 	for _, p := range placed {
 		hardware := hardwareOf(p.addr)
-		if !known[placeText(p.link.Attrs().Index, nil, hardware)] || p.six.IsValid() && !known[placeText(bridge, p.six.AsSlice(), hardware)] {
+		if !known[placeText(p.link.Attrs().Index, nil, hardware)] {
 			missing[p.port] = true
+		}
+		for _, l := range n.layers() {
+			if at := n.addressIn(l, p.addr); at.IsValid() && !known[placeText(bridge, at.AsSlice(), hardware)] {
+				missing[p.port] = true
+			}
 		}
 	}
 	return missing, nil

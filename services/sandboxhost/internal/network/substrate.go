@@ -28,7 +28,7 @@ func (n *Network) substrate() error {
 	if err := n.ready(); err != nil {
 		return err
 	}
-	return errors.Join(n.fastenAll(), n.meetAll6(), n.writeTable())
+	return errors.Join(n.fastenAll(), n.meetAll(), n.writeTable())
 }
 
 // ready makes the bridge and forwarding.

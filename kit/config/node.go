@@ -114,6 +114,13 @@ type Network struct {
 	// ServicePrefixes are the IPv4 networks of the virtual addresses of services: at most
 	// 4, apart from each other and from Subnet. None means that there are no services.
 	ServicePrefixes []netip.Prefix `yaml:"service_prefixes"`
+	// IPv4Routable are the networks that know the way to the sandboxes of this node, at most
+	// 16: what sandboxes send there carries their own address in place of the node's. None
+	// means that it carries the node's everywhere.
+	IPv4Routable []netip.Prefix `yaml:"ipv4_routable"`
+	// DisableLocalNet means that published ports and node ports of services are not reached
+	// at loopback addresses of the node, and that its bridge routes no such address.
+	DisableLocalNet bool `yaml:"disable_local_net"`
 	// Disable means that there is no sandbox network on this node.
 	Disable bool `yaml:"disable"`
 	// DNS is the resolver of the sandboxes on that network.

@@ -25,6 +25,20 @@ func TestLoadNode_RefusesWhatIsNoPortOfTheNode(t *testing.T) {
 	wants(t, err, 3, "network.allow_node_ports", "65 entries are too many")
 }
 
+func TestLoadNode_RoutableNetworks(t *testing.T) {
+	const head = "version: 1\nnetwork:\n  ipv4_routable: ["
+	n, err := load(t, head+"10.0.0.0/8, 0.0.0.0/0]\n  disable_local_net: true\n")
+	if err != nil || len(n.Network.IPv4Routable) != 2 || !n.Network.DisableLocalNet {
+		t.Errorf("got %+v, %v", n.Network, err)
+	}
+	_, err = load(t, head+"10.1.2.3/8]\n")
+	wants(t, err, 3, "network.ipv4_routable[0]", "has host bits", "10.0.0.0/8")
+	_, err = load(t, head+"\"fd00::/8\"]\n")
+	wants(t, err, 3, "network.ipv4_routable[0]", "is no IPv4 network", "like 10.0.0.0/8")
+	_, err = load(t, head+strings.Repeat("10.0.0.0/8, ", maxRoutable+1)+"]\n")
+	wants(t, err, 3, "network.ipv4_routable", "17 networks are too many")
+}
+
 func TestLoadNode_ReadsGroupRules(t *testing.T) {
 	const head = "version: 1\nnetwork:\n  group_rules:\n"
 	n, err := load(t, head+"  - {from: web, to: db-1, ports: [tcp/5432, udp/5000-5010]}\n  - {from: \"*\", to: default}\n")

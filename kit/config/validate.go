@@ -136,6 +136,7 @@ func (c *checks) network(n Network) {
 		"write "+n.Subnet.Masked().String())
 	c.subnet6(n)
 	c.services(n)
+	c.routable(n)
 	c.dns(n)
 	c.nodePorts(n)
 	c.groupRules(n)
@@ -166,6 +167,21 @@ func (c *checks) services(n Network) {
 		for _, other := range append([]netip.Prefix{n.Subnet}, all[:i]...) {
 			c.must(!ok || !other.IsValid() || !p.Overlaps(other), key, fmt.Sprintf("%s overlaps %s", p, other), "write a network that is used for nothing else")
 		}
+	}
+}
+
+// maxRoutable bounds the rules that every new connection to the outside is compared with.
+const maxRoutable = 16
+
+// routable networks may have the subnet in them: a company's is often all of 10.0.0.0/8.
+func (c *checks) routable(n Network) {
+	c.must(len(n.IPv4Routable) <= maxRoutable, "network.ipv4_routable", fmt.Sprintf("%d networks are too many", len(n.IPv4Routable)),
+		fmt.Sprintf("write at most %d", maxRoutable))
+	for i, p := range n.IPv4Routable {
+		key := fmt.Sprintf("network.ipv4_routable[%d]", i)
+		ok := p.IsValid() && p.Addr().Is4()
+		c.must(ok, key, fmt.Sprintf("%s is no IPv4 network", p), "write a network that knows the way to the sandboxes, like 10.0.0.0/8")
+		c.must(!ok || p == p.Masked(), key, fmt.Sprintf("%s has host bits", p), "write "+p.Masked().String())
 	}
 }
 

@@ -19,6 +19,6 @@ func newServices(p *process.Process, notes *kept, h *host.Host, eng *containerd.
 		service.Config{Prefixes: prefixes, Subnet: network.Subnet},
 		service.Deps{
 			Journal: notes, States: h.States(), Reflect: eng.Reflect, Ports: eng.Ports(), Log: p.Log,
-			Balancer: balance.New(balance.Config{Bridge: network.Bridge, Gateway: network.Gateway(), Prefixes: prefixes}, p.Log),
+			Balancer: balance.New(balance.Config{Bridge: network.Bridge, Gateway: network.Gateway(), Prefixes: prefixes, NoLocalNet: network.DisableLocalNet}, p.Log),
 		})
 }

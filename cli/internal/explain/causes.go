@@ -41,6 +41,7 @@ var byCause = map[string]string{
 	"HOST_PORT_TAKEN":              "publish another port, or remove the sandbox that the cause names",
 	"HOST_PORT_IN_USE":             "publish another port, or end on the node what listens there",
 	"HOST_ADDRESS_MISSING":         "publish at an address that the node has",
+	"LOCAL_NET_DISABLED":           "publish at another address, or set network.disable_local_net of the node to false",
 }
 
 // nextOf is what to do next about the fault behind a status. Empty if there is nothing special.

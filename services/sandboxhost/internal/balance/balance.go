@@ -34,6 +34,9 @@ type Config struct {
 	// Prefixes are the IPv4 networks of virtual addresses. Whatever in them leads nowhere
 	// refuses.
 	Prefixes []netip.Prefix
+	// NoLocalNet means that ports of the node do not lead anywhere from its loopback
+	// addresses.
+	NoLocalNet bool
 }
 
 // Front is where a service is reached.

@@ -111,6 +111,23 @@ func TestBalance_NET5_NodePortIsReachedFromEverywhere(t *testing.T) {
 	}
 }
 
+// Without local net a port of the node leads nowhere from loopback, and goes on elsewhere.
+func TestBalance_NodePortWithoutLocalNet(t *testing.T) {
+	n := newNode(t, "10.203.12.0/24", "10.205.16.0/20")
+	one := n.attach(t)
+	peer, here := n.peer(t)
+	n.cfg.NoLocalNet = true
+	n.Balancer = New(n.cfg, n.log)
+	all := onNode("", hostport.TCP, 30084)
+	set(t, n, map[Front]Service{all: {Backends: at(one)}})
+	for _, from := range []id.Sandbox{"", peer, one.uid} {
+		n.met(t, from, toward(here, all), one)
+	}
+	if who, err := n.ask("", toward("127.0.0.1", all)); err == nil {
+		t.Errorf("at loopback: answered by %s, want nothing there", who)
+	}
+}
+
 // With nobody behind it a port of the node refuses at once, also when a program of the
 // node listens there by now; and that program's own connections are not touched.
 func TestBalance_NodePortRefusesAtOnceWithNobodyBehind(t *testing.T) {

@@ -34,6 +34,7 @@ const (
 //	}
 //	chain output {
 //		goto what map services says
+//		to loopback, without local net: return
 //		to an address of the node: goto what map node_at says, or map node
 //	}
 //	chain forward { from the bridge, to a prefix: reject }
@@ -48,12 +49,18 @@ func (b *Balancer) base() map[string]chain {
 		&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: interfaceName(b.cfg.Bridge)},
 	}
-	toOthers := []expr.Any{
+	toLoopback := []expr.Any{
 		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: destinationAt, Len: 1},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{127}},
+	}
+	leave := []expr.Any{&expr.Verdict{Kind: expr.VerdictReturn}}
+	toOthers := join(toLoopback, []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1},
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: interfaceName("lo")},
-		&expr.Verdict{Kind: expr.VerdictReturn},
+	}, leave)
+	own := [][]expr.Any{find(mapServices)}
+	if b.cfg.NoLocalNet {
+		own = append(own, join(toLoopback, leave))
 	}
 	toNode := [][]expr.Any{join(toTheNode(), find(mapNodeAt)), join(toTheNode(), find(mapNode))}
 	nat := func(hook *nftables.ChainHook, rules ...[]expr.Any) chain {
@@ -69,7 +76,7 @@ func (b *Balancer) base() map[string]chain {
 	}
 	return map[string]chain{
 		"prerouting": nat(nftables.ChainHookPrerouting, join(fromBridge, find(mapServices)), toOthers),
-		"output":     nat(nftables.ChainHookOutput, find(mapServices)),
+		"output":     nat(nftables.ChainHookOutput, own...),
 		"forward":    filter(nftables.ChainHookForward, fromBridge),
 		"own":        filter(nftables.ChainHookOutput, nil),
 		"input":      chain{kind: nftables.ChainTypeFilter, hook: nftables.ChainHookInput, priority: nftables.ChainPriorityFilter}.with(refuseHeld()...),

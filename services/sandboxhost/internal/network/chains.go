@@ -42,9 +42,10 @@ func (n *Network) chains(l layer, sandboxes *nftables.Set, maps map[string]*nfta
 			rules: [][]expr.Any{join(toBridge, n.over(expr.MetaKeyIIFNAME, expr.CmpOpNeq), unknown(), led(expr.CmpOpEq), verdict(expr.VerdictDrop))},
 		},
 	}
+	outside := join(l.from(sandboxes, false), l.to(sandboxes, true), n.over(expr.MetaKeyOIFNAME, expr.CmpOpNeq))
 	out := chain{
 		name: "postrouting", kind: nftables.ChainTypeNAT, hook: nftables.ChainHookPostrouting, priority: nftables.ChainPriorityNATSource,
-		rules: [][]expr.Any{join(l.from(sandboxes, false), l.to(sandboxes, true), n.over(expr.MetaKeyOIFNAME, expr.CmpOpNeq), masquerade())},
+		rules: append(n.keepSource(l, outside), join(outside, masquerade())),
 	}
 	if l.family == nftables.TableFamilyIPv6 { // nothing is published, and nobody led anywhere
 		return append(all, out)
@@ -56,8 +57,22 @@ func (n *Network) chains(l layer, sandboxes *nftables.Set, maps map[string]*nfta
 	return append(append(n.publishing(maps), all...), out)
 }
 
+// keepSource lets what goes to a network that knows the way back go as it is.
+func (n *Network) keepSource(l layer, outside []expr.Any) (rules [][]expr.Any) {
+	for _, p := range n.cfg.Routable {
+		if p.Addr().Is4() == (l.family == nftables.TableFamilyIPv4) {
+			rules = append(rules, join(outside, l.within(p), verdict(expr.VerdictReturn)))
+		}
+	}
+	return rules
+}
+
 // publishing are the chains that lead connections to published ports.
 func (n *Network) publishing(maps map[string]*nftables.Set) []chain {
+	own := [][]expr.Any{join(toTheNode(), goTo(chainPublished))}
+	if n.cfg.NoLocalNet {
+		own = append([][]expr.Any{join(loopback(layer4.destination), verdict(expr.VerdictReturn))}, own...)
+	}
 	return []chain{
 		{name: chainPublished, rules: [][]expr.Any{lead(maps[mapPortsAt]), lead(maps[mapPorts])}},
 		{
@@ -73,7 +88,7 @@ func (n *Network) publishing(maps map[string]*nftables.Set) []chain {
 		},
 		{
 			name: "output", kind: nftables.ChainTypeNAT, hook: nftables.ChainHookOutput, priority: nftables.ChainPriorityNATDest,
-			rules: [][]expr.Any{join(toTheNode(), goTo(chainPublished))},
+			rules: own,
 		},
 	}
 }

@@ -42,7 +42,7 @@ func (n *Network) Mend(ctx context.Context) ([]id.Sandbox, error) {
 // broken says what is not as it should be, "" if nothing.
 func (n *Network) broken() (string, error) {
 	n.mu.Lock()
-	index, mtu, ipv6Off, noRedirects := n.bridge, n.mtu, n.ipv6Off, n.noRedirects
+	index, mtu, ipv6Off, noRedirects, localNet := n.bridge, n.mtu, n.ipv6Off, n.noRedirects, n.localNet
 	n.mu.Unlock()
 	bridge, err := netlink.LinkByName(n.cfg.Bridge)
 	if isGone(err) {
@@ -73,6 +73,11 @@ func (n *Network) broken() (string, error) {
 	}
 	if sends, err := n.sendsRedirects(); noRedirects && (err != nil || sends) {
 		return "send_redirects was switched on", err
+	}
+	if localNet != "" {
+		if same, err := says(n.localNetFile(), localNet); err != nil || !same {
+			return "route_localnet of bridge " + n.cfg.Bridge + " was changed", err
+		}
 	}
 	if broken, err := n.forgotten(); err != nil || broken != "" {
 		return broken, err

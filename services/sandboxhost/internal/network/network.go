@@ -50,6 +50,11 @@ type Config struct {
 	// Subnet6 is their IPv6 network, at least as large; its first address is the bridge's.
 	// The zero Prefix means that they have no IPv6.
 	Subnet6 netip.Prefix
+	// Routable are the IPv4 networks that know the way to the sandboxes: what is sent there
+	// keeps its source.
+	Routable []netip.Prefix
+	// NoLocalNet means that nothing is published at loopback addresses of the node.
+	NoLocalNet bool
 	// Ledger is the file of addresses.
 	Ledger string
 	// Policy says what of the node, and of each other, they reach.
@@ -103,6 +108,8 @@ type Network struct {
 	ipv6Off   bool // on the bridge; false where it could not be switched off
 	// noRedirects is false where sending them could not be switched off.
 	noRedirects bool
+	// localNet is what the bridge was told of loopback addresses; "" where it could not be.
+	localNet string
 	// joined are the sandboxes that may send, each with its group.
 	joined map[id.Sandbox]string
 	// made are the chains of our tables, as they were made.

@@ -23,11 +23,7 @@ import (
 // with opens the network anew with another policy.
 func (n *node) with(t *testing.T, p Policy) {
 	t.Helper()
-	if err := n.Close(); err != nil {
-		t.Fatal(err)
-	}
-	n.cfg.Policy = p
-	n.open(t)
+	n.again(t, func(c *Config) { c.Policy = p })
 }
 
 // atOnce is when a refusal was seen at the latest: long before a connection gives up.

@@ -22,6 +22,7 @@ const (
 	reasonPortTaken      = "HOST_PORT_TAKEN"
 	reasonPortInUse      = "HOST_PORT_IN_USE"
 	reasonAddressMissing = "HOST_ADDRESS_MISSING"
+	reasonNoLocalNet     = "LOCAL_NET_DISABLED"
 )
 
 // Port is a port of the node that leads to one of a sandbox.
@@ -96,7 +97,7 @@ func (n *Network) claimPorts(uid id.Sandbox, ports []Port) error {
 		return fault.New(fault.Unavailable, "publish ports of sandbox %s: the network is not ready yet", uid)
 	}
 	who := sandboxNamed(uid)
-	if err := askPrograms(who, ports); err != nil {
+	if err := n.askPorts(who, ports); err != nil {
 		return err
 	}
 	n.mu.Lock()
@@ -130,7 +131,7 @@ func (n *Network) ClaimForService(name string, ports []Port) error {
 	n.mu.Unlock()
 	who := serviceNamed(name)
 	fresh := slices.DeleteFunc(slices.Clone(ports), func(p Port) bool { return slices.ContainsFunc(have, p.same) })
-	if err := askPrograms(who, fresh); err != nil {
+	if err := n.askPorts(who, fresh); err != nil {
 		return err
 	}
 	n.mu.Lock()
@@ -157,9 +158,9 @@ func (n *Network) holdLocked(name string, ports []Port) {
 	}
 }
 
-// askPrograms demands that no program of the node has one of the ports, and that the node
-// has the addresses.
-func askPrograms(who string, ports []Port) error {
+// askPorts demands that no program of the node has one of the ports, and that the node
+// has the addresses and publishes there.
+func (n *Network) askPorts(who string, ports []Port) error {
 	if len(ports) == 0 {
 		return nil
 	}
@@ -168,6 +169,9 @@ func askPrograms(who string, ports []Port) error {
 		return err
 	}
 	for _, p := range ports {
+		if n.cfg.NoLocalNet && p.Address.IsLoopback() {
+			return fault.WithReason(fault.New(fault.Conflict, "publish port %s of %s: disable_local_net of this node rules out loopback addresses", p, who), reasonNoLocalNet)
+		}
 		if p.Address.IsValid() && !p.Address.IsLoopback() && !local[p.Address] {
 			return fault.WithReason(fault.New(fault.Conflict, "publish port %s of %s: this node has no such address", p, who), reasonAddressMissing)
 		}

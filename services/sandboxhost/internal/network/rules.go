@@ -82,10 +82,10 @@ func (n *Network) writeTableLocked() error {
 //	chain metadata { hook prerouting, before destinations are changed: new from the bridge to link-local addresses: reject }
 //	chain node { hook input: new from the bridge, but to the resolver, by ping, or to an allowed port: reject }
 //	chain prerouting { to loopback, not over lo: return; to an address of the node: goto published }
-//	chain output { to an address of the node: goto published }
+//	chain output { to loopback, without local net: return; to an address of the node: goto published }
 //	chain published { dnat to what map ports_at says, or map ports }
 //	chain postrouting {
-//		from @sandboxes, to others, not over the bridge: masquerade
+//		from @sandboxes, to others, not over the bridge: return if it is to a routable network, masquerade
 //		over the bridge, led there, to itself (from and to in set selves): masquerade
 //		over the bridge, from loopback: masquerade
 //	}

@@ -59,7 +59,7 @@ func (n *Network) ready() error {
 	n.ipv6Off = off
 	n.mu.Unlock()
 	if err := n.routeLoopback(); err != nil {
-		n.log.Warn("published ports are not reached at loopback", logging.Err(err))
+		n.log.Warn("what is published may not be reached at loopback as it should be; make /proc/sys writable", logging.Err(err))
 	}
 	err = n.withoutRedirects()
 	if err != nil {
@@ -238,9 +238,25 @@ func smallestMTU(interfaces []int, mtuOf func(index int) (int, error)) (int, err
 // forwarding lets this network namespace pass packets on.
 func forwarding() error { return set(forwardFile, "1") }
 
-// routeLoopback lets answers of sandboxes to programs on the node's loopback pass. The
-// rules drop whatever else comes from the bridge for a loopback address.
-func (n *Network) routeLoopback() error { return set(settingOf(n.cfg.Bridge, "route_localnet"), "1") }
+// routeLoopback lets answers of sandboxes to programs on the node's loopback pass, or not
+// without local net. The rules drop whatever else comes from the bridge for a loopback
+// address.
+func (n *Network) routeLoopback() error {
+	want := "1"
+	if n.cfg.NoLocalNet {
+		want = "0"
+	}
+	err := set(n.localNetFile(), want)
+	if err != nil {
+		want = ""
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.localNet = want
+	return err
+}
+
+func (n *Network) localNetFile() string { return settingOf(n.cfg.Bridge, "route_localnet") }
 
 // withoutRedirects keeps the kernel from telling sandboxes to look for others among their
 // neighbours. It tells so where either of two settings says it, so that of all interfaces

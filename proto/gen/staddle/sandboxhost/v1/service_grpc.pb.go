@@ -41,7 +41,7 @@ type ServiceHostServiceClient interface {
 	// ADDRESS_TAKEN or ADDRESS_OUTSIDE for an address that another has or that is of none
 	// of the node's prefixes, HOST_PORT_TAKEN or HOST_PORT_IN_USE for a node port that a
 	// sandbox or another service, or a program has, who is named, HOST_ADDRESS_MISSING for
-	// a node address that the node does not have; Exhausted with reason TOO_MANY_SERVICES, NO_ADDRESS, or
+	// a node address that the node does not have, LOCAL_NET_DISABLED for one of loopback on a node without local net; Exhausted with reason TOO_MANY_SERVICES, NO_ADDRESS, or
 	// DISK_FULL when the wish cannot be written down; Unavailable while the host is not
 	// ready, or when the kernel could not be told: the wish is kept then and tried again.
 	EnsureService(ctx context.Context, in *EnsureServiceRequest, opts ...grpc.CallOption) (*EnsureServiceResponse, error)
@@ -112,7 +112,7 @@ type ServiceHostServiceServer interface {
 	// ADDRESS_TAKEN or ADDRESS_OUTSIDE for an address that another has or that is of none
 	// of the node's prefixes, HOST_PORT_TAKEN or HOST_PORT_IN_USE for a node port that a
 	// sandbox or another service, or a program has, who is named, HOST_ADDRESS_MISSING for
-	// a node address that the node does not have; Exhausted with reason TOO_MANY_SERVICES, NO_ADDRESS, or
+	// a node address that the node does not have, LOCAL_NET_DISABLED for one of loopback on a node without local net; Exhausted with reason TOO_MANY_SERVICES, NO_ADDRESS, or
 	// DISK_FULL when the wish cannot be written down; Unavailable while the host is not
 	// ready, or when the kernel could not be told: the wish is kept then and tried again.
 	EnsureService(context.Context, *EnsureServiceRequest) (*EnsureServiceResponse, error)

@@ -145,7 +145,8 @@ func New(cfg Config, deps Deps) *Engine {
 	e.client, e.clientErr = dial(cfg)
 	e.network = network.New(
 		network.Config{
-			Bridge: cfg.Network.Bridge, Subnet: cfg.Network.Subnet, Subnet6: cfg.Network.Subnet6, Ledger: filepath.Join(data, "network.db"), Policy: policyOf(cfg.Network),
+			Bridge: cfg.Network.Bridge, Subnet: cfg.Network.Subnet, Subnet6: cfg.Network.Subnet6,
+			Routable: cfg.Network.IPv4Routable, NoLocalNet: cfg.Network.DisableLocalNet, Ledger: filepath.Join(data, "network.db"), Policy: policyOf(cfg.Network),
 		},
 		network.Deps{Log: deps.Log, Namespaces: e.pins})
 	e.ids = idrange.New(
